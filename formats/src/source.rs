@@ -13,13 +13,13 @@ use crate::kinds::{self, Found, Kind};
 
 /// An open file of known length.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) name: Named,
     pub(crate) len: u64,
 }
 
-impl Source {
+impl OpenFile {
     /// Opens a regular file. Files are opened more than once and read at given offsets, which a pipe
     /// does not allow. `role` is what messages call the file.
     pub(crate) fn open(path: &Path, role: &str) -> Result<Self> {
@@ -128,7 +128,7 @@ fn recognise(path: &Path) -> Result<Found> {
     if path.is_dir() {
         return Ok(Found::Reference(Kind::Safetensors));
     }
-    let Source { mut file, name, .. } = Source::open(path, "a reference")?;
+    let OpenFile { mut file, name, .. } = OpenFile::open(path, "a reference")?;
     let raw = first_bytes(&mut file).map_err(|cause| name.io("read", cause))?;
     if !raw.starts_with(&GZIP_MAGIC) {
         return Ok(of_raw(&raw));

@@ -71,14 +71,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(Err(error)) => return wrong_usage(&error),
         None => {}
     }
-    let ran = Call::read(&args).and_then(|mut call| {
+    let ran = Invocation::read(&args).and_then(|mut call| {
         // A call that is refused asks no hub.
         let (quants, discard) = (&call.quants, call.discard);
         names::check(&args, quants, discard).map_err(wrong_usage)?;
         let resolved = names::resolve(&mut args, quants, discard);
         let shelf = resolved.map_err(|error| exit_code(Err(error)))?;
         if shelf.is_some() {
-            call = Call::read(&args)?;
+            call = Invocation::read(&args)?;
         }
         Ok(exit_code(run(call, shelf.unwrap_or_default())))
     });
@@ -86,7 +86,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// A call whose flags go together.
-struct Call {
+struct Invocation {
     command: Command,
     quiet: bool,
     verbose: bool,
@@ -94,7 +94,7 @@ struct Call {
     discard: bool,
 }
 
-impl Call {
+impl Invocation {
     /// Reads the flags; else says what is wrong with them, and returns the exit code.
     fn read(args: &[OsString]) -> Result<Self, ExitCode> {
         let cli = args::parse(args).map_err(|error| usage::show(&error, args))?;
@@ -135,7 +135,7 @@ fn print(text: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(call: Call, shelf: Shelf) -> Result<ExitCode> {
+fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
     use Command::{Evaluate, Recipe, Sensitivity, Write};
     let (mut command, quiet, verbose) = (call.command, call.quiet, call.verbose);
     follow_log(verbose);

@@ -12,14 +12,14 @@ use clap::{Arg, Command};
 use regex::Regex;
 
 use crate::commands::Shelf;
-use crate::hub::{Hub, Step};
+use crate::hub::{Hub, HubStep};
 use crate::input::flags::HUB;
 
 const MODEL: &str = "--model=";
 const REF_MODEL: &str = "--ref-model=";
 
 /// The parts of a name: the repository, and which of its files.
-struct Name {
+struct HubName {
     /// As in `--model=`; empty where the name is a word of its own.
     flag: String,
     /// As in `bartowski/Llama-3.2-1B-Instruct-GGUF`.
@@ -29,7 +29,7 @@ struct Name {
     file: Option<String>,
 }
 
-impl Name {
+impl HubName {
     /// Reads `hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE`, alone or after `--FLAG=`.
     fn of(arg: &OsStr) -> Option<Self> {
         let arg = arg.to_str().filter(|arg| arg.contains(HUB))?;
@@ -98,7 +98,7 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
         }
     }
     let Some(file) = file else { return paths };
-    let name = |arg: &OsString| Name::of(arg).filter(|name| name.flag == MODEL);
+    let name = |arg: &OsString| HubName::of(arg).filter(|name| name.flag == MODEL);
     let last = paths.iter_mut().rev();
     match last.filter_map(|arg| Some((name(arg)?, arg))).next() {
         Some((name, arg)) => *arg = format!("{MODEL}{HUB}{}/{file}", name.repository).into(),
@@ -113,8 +113,8 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
 /// # Errors
 /// What to give besides.
 pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), &'static str> {
-    let names = || args.iter().filter_map(|arg| Name::of(arg));
-    let is_whole = |of: &Name| of.flag != REF_MODEL && of.file.is_none() && of.quant.is_none();
+    let names = || args.iter().filter_map(|arg| HubName::of(arg));
+    let is_whole = |of: &HubName| of.flag != REF_MODEL && of.file.is_none() && of.quant.is_none();
     if !quants.is_empty() && names().filter(is_whole).count() != 1 {
         return Err(
             "--quants chooses among the files of one repository: name it with -hf USER/REPO",
@@ -136,12 +136,12 @@ pub fn resolve(
     quants: &[String],
     discard: bool,
 ) -> Result<Option<Shelf>> {
-    if !args.iter().any(|arg| Name::of(arg).is_some()) {
+    if !args.iter().any(|arg| HubName::of(arg).is_some()) {
         return Ok(None);
     }
     let hub = Hub::from_environment(&|variable| env::var(variable).ok())?;
-    let follow = |step: Step<'_>| {
-        if let Step::Says(line) = step {
+    let follow = |step: HubStep<'_>| {
+        if let HubStep::Says(line) = step {
             say!("kl: {line}");
         }
         false
@@ -149,7 +149,7 @@ pub fn resolve(
     let mut repositories = BTreeMap::new();
     let (mut resolved, mut files) = (Vec::new(), BTreeMap::new());
     for arg in args.drain(..) {
-        let Some(name) = Name::of(&arg) else {
+        let Some(name) = HubName::of(&arg) else {
             resolved.push(arg);
             continue;
         };
@@ -213,7 +213,7 @@ mod tests {
     fn a_name_has_a_repository_and_may_choose_a_file() {
         let parts = |word: &str| {
             let word = OsString::from(word);
-            let name = Name::of(&word)?;
+            let name = HubName::of(&word)?;
             let or_none = |part: Option<String>| part.unwrap_or("-".to_owned());
             let (quant, file) = (or_none(name.quant), or_none(name.file));
             Some([name.flag, name.repository, quant, file].join(" "))

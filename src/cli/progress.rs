@@ -13,7 +13,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(500);
 
 /// The line that shows a piece of work. A bar is removed with it.
-struct Line {
+struct ProgressLine {
     label: String,
     /// The bar on a terminal.
     bar: Option<ProgressBar>,
@@ -22,7 +22,7 @@ struct Line {
     last: Instant,
 }
 
-impl Line {
+impl ProgressLine {
     /// The line of work of `n` steps, if their number is known.
     fn new(label: &str, n: Option<u64>) -> Self {
         let (label, started) = (printable(label), Instant::now());
@@ -67,7 +67,7 @@ fn bar(label: &str, n: Option<u64>) -> ProgressBar {
 
 /// The progress of a file that is loaded while nothing else is done.
 pub struct Loading {
-    line: Line,
+    line: ProgressLine,
     /// Bytes that were there when this began, and all of them.
     first: u64,
     of: u64,
@@ -76,7 +76,7 @@ pub struct Loading {
 impl Loading {
     /// `first` bytes `of` all are there.
     pub fn new(label: &str, first: u64, of: u64) -> Self {
-        let line = Line::new(&format!("loading {label}"), Some(of));
+        let line = ProgressLine::new(&format!("loading {label}"), Some(of));
         Self { line, first, of }
     }
 
@@ -94,7 +94,7 @@ impl Loading {
 
 /// The progress of one run over its windows and rows.
 pub struct Progress {
-    line: Line,
+    line: ProgressLine,
     n_windows: Option<u64>,
     n_rows: Option<u64>,
     windows: u64,
@@ -107,7 +107,7 @@ impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
     pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         Self {
-            line: Line::new(label, n_rows.or(n_windows)),
+            line: ProgressLine::new(label, n_rows.or(n_windows)),
             n_windows,
             n_rows,
             windows: 0,

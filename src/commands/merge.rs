@@ -74,7 +74,7 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     let Ok(file) = File::open(path) else {
         return true;
     };
-    let mut start = Compared::new(file.take(START_BYTES));
+    let mut start = SameBytes::new(file.take(START_BYTES));
     let _ = join(&settings.parts, &mut start, path, &Watch::new(&()));
     !start.differs
 }
@@ -86,7 +86,7 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let unreadable = || format!("{}: cannot be read", path.display());
     let existing = File::open(path).with_context(unreadable)?;
     let file_bytes = existing.metadata().with_context(unreadable)?.len();
-    let mut file = Compared::new(existing.take(u64::MAX));
+    let mut file = SameBytes::new(existing.take(u64::MAX));
     let joined = join(&settings.parts, &mut file, path, watch);
     let is_longer = joined.is_ok() && file.n_same < file_bytes;
     if file.differs || file.is_short || is_longer {
@@ -264,7 +264,7 @@ fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
 
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given. Where the
 /// file ends, writing stops with an error.
-struct Compared {
+struct SameBytes {
     file: BufReader<Take<File>>,
     /// Bytes that were the same so far.
     n_same: u64,
@@ -274,7 +274,7 @@ struct Compared {
     is_short: bool,
 }
 
-impl Compared {
+impl SameBytes {
     fn new(file: Take<File>) -> Self {
         Self {
             file: BufReader::with_capacity(1 << 20, file),
@@ -285,7 +285,7 @@ impl Compared {
     }
 }
 
-impl Write for Compared {
+impl Write for SameBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = self.file.fill_buf()?;
         let n = found.len().min(bytes.len());

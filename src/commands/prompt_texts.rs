@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use kl_formats::Reference;
 
 use super::observer::{Observer, Watch};
-use super::reference::{Entries, check_vocabulary, read_windows};
-use super::settings::Vocabulary;
+use super::reference::{EvaluatedEntries, check_vocabulary, read_windows};
+use super::settings::ComparedVocabulary;
 use crate::engine::{Engine, Model as _, ModelOptions, Vocabulary as _};
 use crate::report::PromptText;
 
@@ -45,8 +45,11 @@ pub fn prompt_texts<E: Engine>(
         ..ModelOptions::default()
     };
     let model = engine.load(&model, &options)?;
-    let (entries, watch) = (Entries::from_model(model.facts()), &Watch::new(observer));
-    check_vocabulary(about, &entries, Vocabulary::Same, watch)?;
+    let (entries, watch) = (
+        EvaluatedEntries::from_model(model.facts()),
+        &Watch::new(observer),
+    );
+    check_vocabulary(about, &entries, ComparedVocabulary::Same, watch)?;
     let windows = read_windows(&reference, watch)?;
     let texts = windows.iter().filter_map(|window| {
         let prompt = prompts.list.get(window.window as usize)?;

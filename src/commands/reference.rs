@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Reference, ReferenceSummary, States, TokenizerIdentity, WindowSpec};
 
 use super::observer::{Event, Watch};
-use super::settings::Vocabulary;
+use super::settings::ComparedVocabulary;
 use crate::engine::{EngineError, Head, ModelFacts};
 use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
@@ -108,7 +108,7 @@ pub fn open_rows<'h>(
 }
 
 /// The entries of the rows that are compared with a reference's.
-pub struct Entries<'e> {
+pub struct EvaluatedEntries<'e> {
     /// The model or the file that they are of.
     pub path: &'e Path,
     pub n_vocab: u32,
@@ -117,7 +117,7 @@ pub struct Entries<'e> {
     pub n_used: Option<u32>,
 }
 
-impl<'e> Entries<'e> {
+impl<'e> EvaluatedEntries<'e> {
     /// The entries of a model's rows.
     pub fn from_model(facts: &'e ModelFacts) -> Self {
         Self {
@@ -135,18 +135,18 @@ impl<'e> Entries<'e> {
 /// If the entries of the two rows do not mean the same tokens.
 pub fn check_vocabulary(
     reference: &About,
-    entries: &Entries<'_>,
-    vocabulary: Vocabulary,
+    entries: &EvaluatedEntries<'_>,
+    vocabulary: ComparedVocabulary,
     watch: &Watch<'_>,
 ) -> Result<u32> {
     let (there, here) = (reference.n_vocab, entries.n_vocab);
     let (path, reference_path) = (entries.path.display(), reference.path.display());
     let compared = match (vocabulary, entries.n_used) {
-        (Vocabulary::Common, _) => there.min(here),
-        (Vocabulary::Tokenizer, Some(n_used)) if n_used > there => bail!(
+        (ComparedVocabulary::Common, _) => there.min(here),
+        (ComparedVocabulary::Tokenizer, Some(n_used)) if n_used > there => bail!(
             "{path}: its tokenizer uses {n_used} entries, but {reference_path} has rows of {there}: use --vocab common to compare what both have"
         ),
-        (Vocabulary::Tokenizer, Some(n_used)) => n_used,
+        (ComparedVocabulary::Tokenizer, Some(n_used)) => n_used,
         _ if there == here => there,
         (_, n_used) => {
             let tokenizer = n_used.map_or("", |_| " or --vocab tokenizer");

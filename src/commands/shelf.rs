@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
-use crate::hub::{Hub, HubFile, Step};
+use crate::hub::{Hub, HubFile, HubStep};
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -133,10 +133,10 @@ impl Shelf {
     ) -> Result<()> {
         let mut before = 0;
         for (hub, part) in self.parts(path) {
-            let follow = |step: Step<'_>| {
+            let follow = |step: HubStep<'_>| {
                 match step {
-                    Step::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
-                    Step::Says(line) => watch.note(line),
+                    HubStep::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
+                    HubStep::Says(line) => watch.note(line),
                 }
                 watch.should_stop()
             };

@@ -24,8 +24,8 @@ use kl_formats::{Encoding, Kind, SidecarReader, Target};
 use tempfile::TempDir;
 
 use super::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings, ReferenceSource,
-    ResultSettings, RunSettings, Vocabulary, WriteSettings,
+    CompareSettings, ComparedVocabulary, ConvertSettings, EvaluateSettings, MergeSettings,
+    ReferenceSource, ResultSettings, RunSettings, WriteSettings,
 };
 use super::{Event, Observer, Shelf, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine};
@@ -192,7 +192,7 @@ impl Folder {
             models: models.iter().map(|name| self.path(name)).collect(),
             skipped: Vec::new(),
             reference: self.file("ref"),
-            vocabulary: Vocabulary::Same,
+            vocabulary: ComparedVocabulary::Same,
             until: None,
             sweep: Vec::new(),
             results: results(),

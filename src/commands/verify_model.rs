@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::observer::Watch;
 use crate::engine::gguf;
-use crate::engine::{Engine, EngineError, FaultyRow, ModelOptions, RowError, StoredRows};
+use crate::engine::{Engine, EngineError, FaultyRow, ModelOptions, RowDistance, StoredRows};
 use crate::report::number::short_kld;
 use crate::report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
 
@@ -154,8 +154,8 @@ fn compared(
     let n_experts = rows.n_rows / rows.n_rows_of_expert;
     let sample = rows.sample(COMPARED_ROWS.max(n_experts)).into_par_iter();
     let of_each = sample.map(|index| rows.error(original, index));
-    let errors: Vec<RowError> = of_each.collect::<Result<_, EngineError>>()?;
-    let sum = |of: fn(&RowError) -> f64| errors.iter().map(of).sum::<f64>();
+    let errors: Vec<RowDistance> = of_each.collect::<Result<_, EngineError>>()?;
+    let sum = |of: fn(&RowDistance) -> f64| errors.iter().map(of).sum::<f64>();
     let squares = sum(|row| row.squares);
     let (tensor, kind) = (rows.tensor.name.clone(), rows.tensor.kind);
     let whole = WeightError {
@@ -170,7 +170,7 @@ fn compared(
         let is_far = error > MANY_TIMES * expected + least;
         is_far.then(|| Finding::of("weight_error", &rows.tensor.name, what))
     };
-    let of_row = |row: &RowError| {
+    let of_row = |row: &RowDistance| {
         let [error, expected] = [row.error, row.expected].map(|error| error / row.squares);
         far(place(rows, row.index) + ": ", error, expected, OTHER_ROW)
     };

@@ -21,8 +21,8 @@ pub use device::{Device, DeviceKind, memory};
 pub use fake::{FAKE_DEVICE, FakeDecoder, FakeEngine, FakeFault, FakeModel, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
-    FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowError, Sampler, StoredRows, follow_log,
-    mlock_has_failed, on_abort, servers,
+    FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowDistance, Sampler, StoredRows,
+    follow_log, mlock_has_failed, on_abort, servers,
 };
 pub use model_options::{
     CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,

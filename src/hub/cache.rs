@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context as _, Result};
 
 use super::wait::{TICK, told};
-use super::{Fault, Hub, HubFile, Repository, Step, Watch, is_hash};
+use super::{Hub, HubFault, HubFile, HubStep, HubWatch, Repository, is_hash};
 
 impl Hub {
     /// Where a file is once it is loaded.
@@ -118,14 +118,14 @@ impl Hub {
     }
 
     /// Waits for the lock of a file's blob.
-    pub(super) fn lock(&self, file: &HubFile, watch: &Watch) -> Result<File, Fault> {
+    pub(super) fn lock(&self, file: &HubFile, watch: &HubWatch) -> Result<File, HubFault> {
         let lock = self.lock_file(file)?;
         let mut line = Some(format!("{}: another process loads it: waiting", file.path));
         // Where the file system has no locks, the hash still shows what is right.
         while let Err(TryLockError::WouldBlock) = lock.try_lock() {
             let loaded = fs::metadata(incomplete(&self.blob(file)));
-            let there = Step::There(loaded.map_or(0, |metadata| metadata.len()));
-            told(watch, line.take().as_deref().map_or(there, Step::Says))?;
+            let there = HubStep::There(loaded.map_or(0, |metadata| metadata.len()));
+            told(watch, line.take().as_deref().map_or(there, HubStep::Says))?;
             thread::sleep(TICK);
         }
         Ok(lock)

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body, BodyReader, http::Response};
 
-use super::Fault;
+use super::HubFault;
 
 /// A client of a hub.
 pub struct Client {
@@ -16,7 +16,7 @@ pub struct Client {
     token: Option<String>,
 }
 
-type Answer = Response<Body>;
+type HubAnswer = Response<Body>;
 
 /// The bytes of a file from a position on.
 type Rest = (u64, BodyReader<'static>);
@@ -45,19 +45,19 @@ impl Client {
     }
 
     /// A page of JSON.
-    pub fn json<T: DeserializeOwned>(&self, repository: &str, url: &str) -> Result<T, Fault> {
+    pub fn json<T: DeserializeOwned>(&self, repository: &str, url: &str) -> Result<T, HubFault> {
         const MAX_BYTES: u64 = 64 << 20;
         let mut text = Vec::new();
         let mut response = self.get(repository, url, 0)?;
         let mut reader = response.body_mut().as_reader().take(MAX_BYTES);
         let read = reader.read_to_end(&mut text);
-        read.map_err(|error| Fault::Passing(error.to_string(), None))?;
+        read.map_err(|error| HubFault::Passing(error.to_string(), None))?;
         let odd = || format!("{}: does not answer as a hub does", self.endpoint);
         Ok(serde_json::from_slice(&text).with_context(odd)?)
     }
 
     /// The bytes of a file from `from` on; or from 0, if the server sends no parts.
-    pub fn body(&self, repository: &str, url: &str, from: u64) -> Result<Rest, Fault> {
+    pub fn body(&self, repository: &str, url: &str, from: u64) -> Result<Rest, HubFault> {
         const PARTIAL_CONTENT: u16 = 206;
         let response = self.get(repository, url, from)?;
         let is_part = response.status() == PARTIAL_CONTENT;
@@ -68,7 +68,7 @@ impl Client {
     }
 
     /// The answer to a request, after redirects. The token is sent to the hub alone.
-    fn get(&self, repository: &str, url: &str, from: u64) -> Result<Answer, Fault> {
+    fn get(&self, repository: &str, url: &str, from: u64) -> Result<HubAnswer, HubFault> {
         const MAX_REDIRECTS: usize = 10;
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
@@ -86,7 +86,7 @@ impl Client {
             let host = url.split('/').nth(2).unwrap_or(&url).to_owned();
             let failed = |error| format!("{host} cannot be reached ({error})");
             let called = request.call();
-            let response = called.map_err(|error| Fault::Passing(failed(error), None))?;
+            let response = called.map_err(|error| HubFault::Passing(failed(error), None))?;
             if !response.status().is_redirection() {
                 return self.checked(repository, &host, response);
             }
@@ -96,7 +96,12 @@ impl Client {
     }
 
     /// Refuses an answer that is an error.
-    fn checked(&self, repository: &str, host: &str, response: Answer) -> Result<Answer, Fault> {
+    fn checked(
+        &self,
+        repository: &str,
+        host: &str,
+        response: HubAnswer,
+    ) -> Result<HubAnswer, HubFault> {
         let status = response.status();
         let code = header(&response, "X-Error-Code");
         let page = format!("{}/{repository}", self.endpoint);
@@ -107,7 +112,7 @@ impl Client {
                 let limit = header(&response, "RateLimit").split("t=").nth(1);
                 let seconds = limit.unwrap_or(header(&response, "Retry-After")).parse();
                 let wait = seconds.ok().map(Duration::from_secs);
-                return Err(Fault::Passing(format!("{host} answers {status}"), wait));
+                return Err(HubFault::Passing(format!("{host} answers {status}"), wait));
             }
             (_, "GatedRepo", None) => format!(
                 "is gated: accept its terms at {page}, and set HF_TOKEN to a token of your account"
@@ -127,7 +132,7 @@ impl Client {
     }
 }
 
-fn header<'a>(response: &'a Answer, name: &str) -> &'a str {
+fn header<'a>(response: &'a HubAnswer, name: &str) -> &'a str {
     let value = response.headers().get(name);
     value.map_or("", |value| value.to_str().unwrap_or_default())
 }

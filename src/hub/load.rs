@@ -14,7 +14,7 @@ use sha2::digest::{Digest as _, DynDigest};
 
 use super::cache::{incomplete, is_whole, mark_of};
 use super::wait::{Patience, told};
-use super::{Fault, Hub, HubFile, Step, Watch};
+use super::{Hub, HubFault, HubFile, HubStep, HubWatch};
 
 /// Most bytes that are read at once.
 const BLOCK: usize = 1 << 18;
@@ -27,12 +27,12 @@ impl Hub {
     /// # Errors
     /// If it cannot be loaded or stored, or the caller stops. What has arrived stays, and the next call
     /// continues.
-    pub fn load(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<()> {
+    pub fn load(&self, file: &HubFile, mark: bool, watch: &HubWatch) -> Result<()> {
         let loaded = self.make_whole(file, mark, watch);
         loaded.map_err(|fault| Error::from(fault).context(file.path.clone()))
     }
 
-    fn make_whole(&self, file: &HubFile, mark: bool, watch: &Watch) -> Result<(), Fault> {
+    fn make_whole(&self, file: &HubFile, mark: bool, watch: &HubWatch) -> Result<(), HubFault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
         let mark_path = mark_of(&blob);
         if is_whole(&path, file) && !mark_path.exists() {
@@ -52,7 +52,7 @@ impl Hub {
         Ok(self.link(file).with_context(cannot)?)
     }
 
-    fn load_blob(&self, file: &HubFile, watch: &Watch) -> Result<(), Fault> {
+    fn load_blob(&self, file: &HubFile, watch: &HubWatch) -> Result<(), HubFault> {
         const WRONG: &str = "what arrived has another hash than the hub states";
         for is_last in [false, true] {
             let mut partial = Partial::open(self.blob(file), file, watch)?;
@@ -66,14 +66,14 @@ impl Hub {
             partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
             if !is_last {
                 let line = format!("{}: {WRONG}: loading it again", file.path);
-                told(watch, Step::Says(&line))?;
+                told(watch, HubStep::Says(&line))?;
             }
         }
         Err(anyhow!("{WRONG}, twice: nothing of it is kept").into())
     }
 
     /// Receives what is missing, over one connection.
-    fn receive(&self, partial: &mut Partial, watch: &Watch) -> Result<(), Fault> {
+    fn receive(&self, partial: &mut Partial, watch: &HubWatch) -> Result<(), HubFault> {
         let (file, from) = (partial.of, partial.length);
         if from == file.size {
             return Ok(());
@@ -89,7 +89,7 @@ impl Hub {
             let why = match reader.read(&mut block) {
                 Ok(n @ 1..) => {
                     partial.write(block.get(..n).unwrap_or_default())?;
-                    told(watch, Step::There(partial.length))?;
+                    told(watch, HubStep::There(partial.length))?;
                     continue;
                 }
                 Ok(0) => String::new(),
@@ -97,7 +97,7 @@ impl Hub {
             };
             let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
             let what = format!("the connection ended at {there} of {size}{why}");
-            return Err(Fault::Passing(what, None));
+            return Err(HubFault::Passing(what, None));
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl<'a> Partial<'a> {
     ///
     /// # Errors
     /// If the disk has no room for the rest.
-    fn open(blob: PathBuf, of: &'a HubFile, watch: &Watch) -> Result<Self, Fault> {
+    fn open(blob: PathBuf, of: &'a HubFile, watch: &HubWatch) -> Result<Self, HubFault> {
         let path = incomplete(&blob);
         let mut options = OpenOptions::new();
         let opened = options.create(true).read(true).append(true).open(&path);
@@ -140,7 +140,7 @@ impl<'a> Partial<'a> {
             } else if n == 0 {
                 break;
             }
-            told(watch, Step::There(partial.length))?;
+            told(watch, HubStep::There(partial.length))?;
         }
         // Where the file system does not report its free space, writing finds out.
         match fs4::available_space(&path) {

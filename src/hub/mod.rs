@@ -76,7 +76,7 @@ pub struct HubFile {
 
 /// A step of a hub's work, as its caller is told.
 #[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
+pub enum HubStep<'a> {
     /// This number of bytes of the file is there.
     There(u64),
     /// A line about what the hub waits for, or what it does instead.
@@ -85,11 +85,11 @@ pub enum Step<'a> {
 
 /// The function that is told each step, and returns true to stop. It is not called while a server is
 /// silent, which lasts 10 s at most.
-pub type Watch<'a> = dyn Fn(Step) -> bool + 'a;
+pub type HubWatch<'a> = dyn Fn(HubStep) -> bool + 'a;
 
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+enum HubFault {
     /// It may be tried again, after this time if the hub asks for one.
     #[error("{0}: repeat the call later")]
     Passing(String, Option<Duration>),
@@ -140,32 +140,32 @@ impl Hub {
     /// # Errors
     /// A repository that does not exist, or that this user may not read; a hub that does not answer, where the
     /// cache has no files of the repository.
-    pub fn repository(&self, name: &str, watch: &Watch) -> Result<Repository> {
+    pub fn repository(&self, name: &str, watch: &HubWatch) -> Result<Repository> {
         let is_name = names::is_repository(name);
         ensure!(is_name, "'{name}' is not a repository's USER/REPO");
         let why = if self.is_offline {
             "HF_HUB_OFFLINE is set".to_owned()
         } else {
             match self.listed(name, watch) {
-                Err(Fault::Passing(why, _)) => why,
+                Err(HubFault::Passing(why, _)) => why,
                 done => return Ok(done?),
             }
         };
         let none = || format!("{name}: {why}, and the cache has no file of it");
         let cached = self.cached(name).with_context(none)?;
         let line = format!("{name}: {why}: only the cache is used");
-        watch(Step::Says(&line));
+        watch(HubStep::Says(&line));
         Ok(cached)
     }
 
     /// The files that the hub lists.
-    fn listed(&self, name: &str, watch: &Watch) -> Result<Repository, Fault> {
+    fn listed(&self, name: &str, watch: &HubWatch) -> Result<Repository, HubFault> {
         let odd = |what: &str| anyhow!("{name}: the hub lists {what}, so nothing is loaded");
         let url = format!("/api/models/{name}/revision/main?blobs=true");
         let mut patience = Patience::new(self.wait);
         let listing: Listing = loop {
             match self.client.json(name, &url) {
-                Err(fault @ Fault::Passing(_, Some(_))) => patience.wait(fault, 0, watch)?,
+                Err(fault @ HubFault::Passing(_, Some(_))) => patience.wait(fault, 0, watch)?,
                 done => break done?,
             }
         };

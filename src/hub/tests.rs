@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::fake::{FakeHub, Fault};
-use super::{Hub, HubFile, Repository, Step};
+use super::{Hub, HubFile, HubStep, Repository};
 
 /// The length of the first file: longer than some blocks.
 const SIZE: u64 = 3_000_000;
@@ -56,8 +56,8 @@ impl Fixture {
         self.hub_with(&[])
     }
 
-    fn watch(&self, step: Step) -> bool {
-        if let Step::Says(line) = step {
+    fn watch(&self, step: HubStep) -> bool {
+        if let HubStep::Says(line) = step {
             self.said.borrow_mut().push(line.to_owned());
         }
         false
@@ -205,7 +205,7 @@ fn a_download_that_ends_early_is_continued() {
 fn what_an_earlier_run_left_is_continued() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    let stop = |step: Step| matches!(step, Step::There(n) if n >= 1_000_000);
+    let stop = |step: HubStep| matches!(step, HubStep::There(n) if n >= 1_000_000);
     fixture.server.slow_down(20_000_000);
     has(
         &fixture.hub().load(&file, false, &stop).unwrap_err(),
@@ -288,7 +288,7 @@ fn loading_can_be_stopped_while_a_server_is_silent() {
     let file = fixture.file();
     fixture.fault("/cdn/", Fault::SilentAfter(1_000_000));
     let start = Instant::now();
-    let stop = |_: Step| start.elapsed() > Duration::from_millis(500);
+    let stop = |_: HubStep| start.elapsed() > Duration::from_millis(500);
     let stopped = fixture.hub().load(&file, false, &stop);
     has(&stopped.unwrap_err(), &["interrupted"]);
     assert!(start.elapsed() < Duration::from_secs(5));

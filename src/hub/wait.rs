@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
-use super::{Fault, Step, Watch};
+use super::{HubFault, HubStep, HubWatch};
 
 /// The time after which a caller is asked again whether to stop.
 pub const TICK: Duration = Duration::from_millis(200);
@@ -33,10 +33,10 @@ impl Patience {
     ///
     /// # Errors
     /// The fault, if repeating will not help or has not helped.
-    pub fn wait(&mut self, fault: Fault, there: u64, watch: &Watch) -> Result<(), Fault> {
+    pub fn wait(&mut self, fault: HubFault, there: u64, watch: &HubWatch) -> Result<(), HubFault> {
         const MOST: u32 = 5;
         const LONGEST: Duration = Duration::from_secs(600);
-        let Fault::Passing(why, asked) = fault else {
+        let HubFault::Passing(why, asked) = fault else {
             return Err(fault);
         };
         if there > self.furthest {
@@ -48,11 +48,11 @@ impl Patience {
             return Err(anyhow!("{why}: repeat the call {in_s}, to continue").into());
         }
         self.repeated += 1;
-        told(watch, Step::Says(&format!("{why}: trying again {in_s}")))?;
+        told(watch, HubStep::Says(&format!("{why}: trying again {in_s}")))?;
         let until = Instant::now() + wait;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             thread::sleep(TICK.min(left));
-            told(watch, Step::There(there))?;
+            told(watch, HubStep::There(there))?;
         }
         Ok(())
     }
@@ -62,9 +62,9 @@ impl Patience {
 ///
 /// # Errors
 /// If the caller stops.
-pub fn told(watch: &Watch, step: Step) -> Result<(), Fault> {
+pub fn told(watch: &HubWatch, step: HubStep) -> Result<(), HubFault> {
     if watch(step) {
-        Err(Fault::Stopped)
+        Err(HubFault::Stopped)
     } else {
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Fault;
+use super::HubFault;
 
 pub struct Client;
 
@@ -11,16 +11,16 @@ impl Client {
         Self
     }
 
-    pub fn json<T>(&self, _: &str, _: &str) -> Result<T, Fault> {
+    pub fn json<T>(&self, _: &str, _: &str) -> Result<T, HubFault> {
         Err(left_out())
     }
 
-    pub fn body(&self, _: &str, _: &str, _: u64) -> Result<(u64, &'static [u8]), Fault> {
+    pub fn body(&self, _: &str, _: &str, _: u64) -> Result<(u64, &'static [u8]), HubFault> {
         Err(left_out())
     }
 }
 
-fn left_out() -> Fault {
+fn left_out() -> HubFault {
     let what = "this kl was built without the feature 'hub', and loads nothing";
-    Fault::Passing(what.to_owned(), None)
+    HubFault::Passing(what.to_owned(), None)
 }

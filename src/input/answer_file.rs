@@ -23,14 +23,14 @@ pub struct AnswerFile {
     /// The description of the run that the answers are of.
     pub run: Value,
     /// The answers by their windows.
-    kept: HashMap<u32, Line>,
+    kept: HashMap<u32, AnswerLine>,
     /// The lines of the file that hold an answer.
     pub n_answers: usize,
 }
 
 /// A line of the file: an answer.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
-struct Line {
+struct AnswerLine {
     /// The window that it belongs to.
     window: u32,
     /// SHA-256 (hex) of the prompt's tokens, each as 4 bytes, little-endian.
@@ -77,8 +77,8 @@ impl AnswerFile {
                 path.display()
             )
         })?;
-        let answers = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-        let kept: HashMap<u32, Line> = answers.map(|line| (line.window, line)).collect();
+        let answers = lines.filter_map(|line| serde_json::from_slice::<AnswerLine>(line).ok());
+        let kept: HashMap<u32, AnswerLine> = answers.map(|line| (line.window, line)).collect();
         let opened = OpenOptions::new().append(true).open(path);
         let file = opened.with_context(failed("written"))?;
         // What was cut off goes, so that the next line starts a line.
@@ -119,7 +119,7 @@ impl AnswerFile {
         Ok(())
     }
 
-    fn write(&mut self, line: &Line) -> Result<()> {
+    fn write(&mut self, line: &AnswerLine) -> Result<()> {
         let mut text = serde_json::to_string(line)? + "\n";
         if self.file.is_none() {
             self.file = Some(File::create(&self.path)?);
@@ -140,8 +140,8 @@ impl AnswerFile {
     }
 }
 
-fn line(window: u32, prompt: &[u32], answer: &[u32]) -> Line {
-    Line {
+fn line(window: u32, prompt: &[u32], answer: &[u32]) -> AnswerLine {
+    AnswerLine {
         window,
         prompt: sha256(prompt),
         answer: answer.to_vec(),

@@ -40,7 +40,7 @@ use crate::provenance::BackendIdentity;
 use crate::python_literal;
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock, RowLayout};
-use crate::source::{Source, read_bytes};
+use crate::source::{OpenFile, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat};
 
@@ -190,7 +190,7 @@ impl KlPyReader {
     /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
     /// [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
-        let Source { file, name, len } = Source::open(path, "a reference")?;
+        let OpenFile { file, name, len } = OpenFile::open(path, "a reference")?;
         let members = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),

@@ -18,7 +18,7 @@ pub use crate::kinds::{LLAMA_CPP as MAGIC, LOGITS2 as LOGITS2_MAGIC};
 use crate::reference::{Reference, Rows};
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 use crate::row::{ReadBlocks, Row, RowBlock, RowLayout};
-use crate::source::Source;
+use crate::source::OpenFile;
 use crate::window::{WindowEntry, WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
 
@@ -156,7 +156,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
 /// A base file of llama.cpp. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
 pub(crate) struct LlamaCppReader {
-    source: Source,
+    source: OpenFile,
     header: LlamaCppHeader,
     bos: Option<u32>,
 }
@@ -171,7 +171,7 @@ impl LlamaCppReader {
     /// long; [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular
     /// file, [`crate::Fault::Header`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let source = Source::open(path, "a reference")?;
+        let source = OpenFile::open(path, "a reference")?;
         let (name, len) = (&source.name, source.len);
         let is_floored = match source.array_at(0)? {
             Some(MAGIC) => true,

@@ -15,7 +15,7 @@ use crate::kinds::Found;
 use crate::numbers::GgmlType;
 use crate::provenance::OwnHeader as _;
 use crate::sidecar::{MOST_NATS, ROUNDING};
-use crate::source::Source;
+use crate::source::OpenFile;
 
 /// A map whose writing was cut off, to be continued by [`MapWriter::resume`].
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl SensitivityMap {
     /// # Errors
     /// Those of [`SensitivityMap::read`].
     pub fn read_cut_off(path: &Path) -> Result<CutOffMap> {
-        let Source { file, name, len } = Source::open(path, "a map")?;
+        let OpenFile { file, name, len } = OpenFile::open(path, "a map")?;
         let mut file = BufReader::with_capacity(1 << 16, file);
         let mut line = Vec::new();
         let is_whole = next_line(&mut file, &mut line, &name)?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::gzip::{self, TRAILER_BYTES, checksum_matches, deflate, is_trailer, trailer};
-use crate::source::Source;
+use crate::source::OpenFile;
 
 /// Bytes of a member's header, which is longer in the end member.
 pub(super) const HEADER_BYTES: usize = 44;
@@ -131,7 +131,7 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> 
 /// # Errors
 /// [`crate::Fault::Truncated`] if the file ends within it, [`crate::Fault::Corrupt`] if its header is
 /// damaged, [`crate::Fault::Io`].
-pub(super) fn member_at(source: &Source, offset: u64) -> Result<(MemberHeader, Range<u64>)> {
+pub(super) fn member_at(source: &OpenFile, offset: u64) -> Result<(MemberHeader, Range<u64>)> {
     let header = source.array_at(offset)?.as_ref().and_then(read_header);
     // If this is not the start of a member, it may be the file's end, cut short.
     let bytes = header.map_or(END_BYTES as u32, |header| header.member_bytes);
@@ -153,7 +153,7 @@ pub(super) fn member_at(source: &Source, offset: u64) -> Result<(MemberHeader, R
 /// Reads a member into `bytes`, which must state `tag` and be as long as its place is. Checks its
 /// checksum, and returns how many bytes it inflates to.
 pub(super) fn read_at(
-    source: &Source,
+    source: &OpenFile,
     place: &Range<u64>,
     tag: Tag,
     bytes: &mut Vec<u8>,
@@ -195,7 +195,7 @@ pub(super) fn inflate(member: &[u8], plain: &mut [u8]) -> Result<(), &'static st
 
 /// The plain bytes of a member, at most `most`: see [`read_at`].
 pub(super) fn plain_at(
-    source: &Source,
+    source: &OpenFile,
     place: &Range<u64>,
     tag: Tag,
     most: u64,

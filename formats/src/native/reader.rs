@@ -10,13 +10,13 @@ use crate::error::{Error, Fault, Named, Result};
 use crate::gzip::checksum_matches;
 use crate::provenance::OwnHeader as _;
 use crate::row::{ReadBlocks, RowBlock};
-use crate::source::Source;
+use crate::source::OpenFile;
 use crate::window::{PlacedWindow, WindowEntry, WindowSpec};
 
 /// A native file. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
 pub struct NativeReader {
-    pub(super) source: Source,
+    pub(super) source: OpenFile,
     /// The header.
     pub header: Header,
     /// The members of the head of hidden states: where each is, and what it holds.
@@ -60,7 +60,7 @@ impl NativeReader {
     /// Opens the file, reads its header, and finds the head of its hidden states. No windows are
     /// known yet: `windows_end` is where the first is to start.
     pub(super) fn begin(path: &Path) -> Result<Self> {
-        let source = Source::open(path, "a reference")?;
+        let source = OpenFile::open(path, "a reference")?;
         let (header, windows_end) = open_header(&source)?;
         let mut reader = Self {
             source,
@@ -158,7 +158,7 @@ impl NativeReader {
 }
 
 /// Reads the header. Returns it, and where its member ends.
-fn open_header(source: &Source) -> Result<(Header, u64)> {
+fn open_header(source: &OpenFile) -> Result<(Header, u64)> {
     let name = &source.name;
     if source.array_at::<3>(0)? != Some([0x1f, 0x8b, 0x08]) {
         return Err(name.not_a_reference("it is not gzip"));

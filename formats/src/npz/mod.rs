@@ -23,7 +23,7 @@ use crate::kinds::Kind;
 use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock};
-use crate::source::Source;
+use crate::source::OpenFile;
 use crate::tensors::{Matrix, TensorWindow, bytes_of_ids, describe, first_fault, values_of};
 use crate::window::WindowSpec;
 use zip::{Array, Member};
@@ -118,12 +118,12 @@ const MAX_META_BYTES: u64 = 256 << 20;
 struct Meta {
     reference_model: Option<String>,
     format: Option<String>,
-    prompts: Vec<Prompt>,
+    prompts: Vec<NpzPrompt>,
 }
 
 /// A prompt, which uses 8 bytes without token ids: deflate makes millions of those out of nothing.
 #[derive(Deserialize)]
-struct Prompt {
+struct NpzPrompt {
     #[expect(clippy::box_collection, reason = "a Vec uses 24 bytes")]
     token_ids: Option<Box<Vec<u32>>>,
 }
@@ -172,7 +172,7 @@ impl NpzReader {
     /// for mlx-kld's sparse kind; [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
     /// [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let Source { file, name, len } = Source::open(path, "a reference")?;
+        let OpenFile { file, name, len } = OpenFile::open(path, "a reference")?;
         let (file, members) = zip::directory(file).map_err(|e| name.of_stream(None, len, e))?;
         let arrays = Arrays::of(members).map_err(|what| name.unsupported(what))?;
         let mut reader = Self {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{Form, Row, RowLayout};
+use super::{Row, RowLayout, U16Form};
 use crate::error::Result;
 use crate::window::WindowSpec;
 
@@ -90,7 +90,7 @@ impl RowBlock {
             .unwrap_or_default();
         self.ends.clear();
         while self.ends.len() < self.n_rows {
-            let length = Form::of(rest).map(|form| form.row_bytes(self.row_len));
+            let length = U16Form::of(rest).map(|form| form.row_bytes(self.row_len));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
                 return false;
             };
@@ -250,7 +250,7 @@ mod tests {
             let start = bytes.len();
             bytes.resize(start + RowLayout::U16.row_bytes(5), 0);
             RowLayout::U16.encode(row, &mut bytes[start..]);
-            if RowLayout::U16.form(&bytes[start..]) == Some(crate::row::Form::Exact) {
+            if RowLayout::U16.form(&bytes[start..]) == Some(crate::row::U16Form::Exact) {
                 bytes.truncate(start);
                 crate::row::append_exact(row, &mut bytes);
             }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::numbers::Float;
 pub use block::{ReadBlocks, ReadStream, RowBlock};
 pub use u16::RowForms;
-pub(crate) use u16::{Form, append_exact};
+pub(crate) use u16::{U16Form, append_exact};
 
 /// One row of logits, borrowed as it is stored; as long as the vocabulary. A row of llama.cpp's
 /// base file holds log-probabilities, which serve as logits.
@@ -168,7 +168,7 @@ impl RowLayout {
     pub fn row_bytes(self, row_len: usize) -> usize {
         match self {
             RowLayout::F32 => row_len.saturating_mul(4),
-            RowLayout::U16 => Form::Linear.row_bytes(row_len),
+            RowLayout::U16 => U16Form::Linear.row_bytes(row_len),
             RowLayout::LlamaCpp { .. } => llama_cpp::row_bytes(row_len),
             RowLayout::State(state_type) => row_len.saturating_mul(state_type.bytes()),
         }
@@ -206,9 +206,9 @@ impl RowLayout {
     }
 
     /// The form of an encoded row, where rows have one.
-    pub(crate) fn form(self, encoded: &[u8]) -> Option<Form> {
+    pub(crate) fn form(self, encoded: &[u8]) -> Option<U16Form> {
         match self {
-            RowLayout::U16 => Form::of(encoded),
+            RowLayout::U16 => U16Form::of(encoded),
             _ => None,
         }
     }
@@ -217,7 +217,7 @@ impl RowLayout {
     pub(crate) fn most_row_bytes(self, row_len: usize) -> usize {
         let usual = self.row_bytes(row_len);
         match self {
-            RowLayout::U16 => usual.max(Form::Exact.row_bytes(row_len)),
+            RowLayout::U16 => usual.max(U16Form::Exact.row_bytes(row_len)),
             _ => usual,
         }
     }

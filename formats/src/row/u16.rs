@@ -23,7 +23,7 @@ const FORM_BYTES: usize = 4;
 
 /// The form in which a u16 row is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum U16Form {
     /// [`Row::U16`], without masked entries.
     Linear,
     /// [`Row::U16`], with masked entries.
@@ -50,10 +50,10 @@ impl AddAssign for RowForms {
     }
 }
 
-impl Form {
+impl U16Form {
     /// The form of the row that starts with these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
-        let forms = [Form::Linear, Form::Masked, Form::Exact];
+        let forms = [U16Form::Linear, U16Form::Masked, U16Form::Exact];
         let number = u32::from_le_bytes(*bytes.first_chunk()?);
         forms.into_iter().find(|&form| form as u32 == number)
     }
@@ -61,8 +61,8 @@ impl Form {
     /// Bytes of a row of this form.
     pub(crate) fn row_bytes(self, n_vocab: usize) -> usize {
         match self {
-            Form::Linear | Form::Masked => PREFIX_BYTES.saturating_add(padded_bytes(n_vocab)),
-            Form::Exact => n_vocab.saturating_mul(4).saturating_add(FORM_BYTES),
+            U16Form::Linear | U16Form::Masked => PREFIX_BYTES.saturating_add(padded_bytes(n_vocab)),
+            U16Form::Exact => n_vocab.saturating_mul(4).saturating_add(FORM_BYTES),
         }
     }
 }
@@ -79,7 +79,7 @@ pub(super) fn encode(row: &[f32], out: &mut [u8]) {
     let (bytes, padding) = rest.split_at_mut(2 * row.len());
     padding.fill(0);
     let (codes, _) = bytes.as_chunks_mut::<2>();
-    let mut put_prefix = |form: Form, masked: f32, min: f32, step: f32| {
+    let mut put_prefix = |form: U16Form, masked: f32, min: f32, step: f32| {
         let numbers = [masked, min, step].map(f32::to_bits);
         let all = [form as u32, numbers[0], numbers[1], numbers[2]];
         prefix.copy_from_slice(bytemuck::cast_slice(&all));
@@ -87,21 +87,21 @@ pub(super) fn encode(row: &[f32], out: &mut [u8]) {
     if let Some((min, max)) = finite_range(row)
         && let Some(step) = step_of::<0>(min, max)
     {
-        put_prefix(Form::Linear, 0.0, min, step);
+        put_prefix(U16Form::Linear, 0.0, min, step);
         put_codes::<0>(row, min, step, codes);
     } else if let Some((masked, min, max)) = masked_range(row)
         && let Some(step) = step_of::<1>(min, max)
     {
-        put_prefix(Form::Masked, masked, min, step);
+        put_prefix(U16Form::Masked, masked, min, step);
         put_codes::<1>(row, min, step, codes);
     } else {
-        put_prefix(Form::Exact, 0.0, 0.0, 0.0);
+        put_prefix(U16Form::Exact, 0.0, 0.0, 0.0);
     }
 }
 
 /// Appends to `out` a row that [`encode`] has only marked.
 pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(Form::Exact as u32).to_le_bytes());
+    out.extend_from_slice(&(U16Form::Exact as u32).to_le_bytes());
     out.extend_from_slice(bytemuck::cast_slice(row));
 }
 
@@ -131,17 +131,17 @@ fn masked_range(row: &[f32]) -> Option<(f32, f32, f32)> {
 /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
 /// aligned to their elements.
 pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
-    let form = Form::of(bytes)?;
+    let form = U16Form::of(bytes)?;
     if bytes.len() != form.row_bytes(n_vocab) {
         return None;
     }
-    if form == Form::Exact {
+    if form == U16Form::Exact {
         let logits = bytes.get(FORM_BYTES..)?;
         return bytemuck::try_cast_slice(logits).ok().map(Row::F32);
     }
     let ([_, masked, min, step], codes) = numbers_and_codes(bytes, n_vocab)?;
     Some(Row::U16 {
-        masked: (form == Form::Masked).then_some(masked),
+        masked: (form == U16Form::Masked).then_some(masked),
         min,
         step,
         codes,

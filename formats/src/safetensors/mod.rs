@@ -21,7 +21,7 @@ use crate::kinds::Kind;
 use crate::numbers::{Float, Number};
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadBlocks, RowBlock, RowLayout};
-use crate::source::Source;
+use crate::source::OpenFile;
 use crate::tensors::{Matrix, TensorWindow, bytes_of_ids, describe, first_fault, values_of};
 use crate::window::WindowSpec;
 use crate::writing::rows_per_piece;
@@ -115,7 +115,7 @@ impl ReadBlocks for SafetensorsReader {
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
         let TensorWindow { rows, matrix, .. } = self.at(i);
         let of_block = self.rows_of_block(i, b);
-        let source = Source::open(&rows.path, "a reference")?;
+        let source = OpenFile::open(&rows.path, "a reference")?;
         if source.len != rows.file_bytes {
             let what = "has changed while it was read: start again";
             return Err(source.name.unsupported(what));
@@ -145,7 +145,7 @@ impl ReadBlocks for SafetensorsReader {
 /// [`crate::Fault::Header`], [`crate::Fault::Unsupported`] for tensors that are not what is looked
 /// for, [`crate::Fault::TooLarge`], [`crate::Fault::Io`].
 fn open_window(path: PathBuf) -> Result<TensorWindow<RowsInFile>> {
-    let source = Source::open(&path, "a reference")?;
+    let source = OpenFile::open(&path, "a reference")?;
     let (data_start, tensors) = read_header(&source)?;
     let unsupported = |what: String| source.name.unsupported(what);
     let (tensor, matrix) = rows(&tensors).map_err(unsupported)?;
@@ -216,24 +216,24 @@ const LENGTH_BYTES: u64 = 8;
 
 /// A tensor as the JSON has it.
 #[derive(Deserialize)]
-struct Tensor {
+struct TensorHeader {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
 }
 
-impl Tensor {
+impl TensorHeader {
     fn number(&self) -> Number {
         Number::named(&self.dtype)
     }
 }
 
 /// The tensors by their names.
-type Tensors = BTreeMap<String, Tensor>;
+type Tensors = BTreeMap<String, TensorHeader>;
 
 /// Where a file's data starts, and the tensors that it holds, each of as many bytes as its type and
 /// shape have.
-fn read_header(source: &Source) -> Result<(u64, Tensors)> {
+fn read_header(source: &OpenFile) -> Result<(u64, Tensors)> {
     let name = &source.name;
     let cut = |what: &str| name.truncated(None, source.len, what);
     let stored = source.array_at(0)?.map(u64::from_le_bytes);
@@ -257,8 +257,8 @@ fn read_header(source: &Source) -> Result<(u64, Tensors)> {
         if key == "__metadata__" {
             continue;
         }
-        let tensor: Tensor = serde_json::from_str(value.get()).map_err(not_json)?;
-        let Tensor {
+        let tensor: TensorHeader = serde_json::from_str(value.get()).map_err(not_json)?;
+        let TensorHeader {
             dtype,
             shape,
             data_offsets: [start, end],
@@ -281,8 +281,8 @@ fn read_header(source: &Source) -> Result<(u64, Tensors)> {
 }
 
 /// The tensor of rows: the one of a known name, or the only one that can be.
-fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
-    let matrix = |tensor: &Tensor| Matrix::new(tensor.number(), &tensor.shape);
+fn rows(tensors: &Tensors) -> Result<(&TensorHeader, Matrix), String> {
+    let matrix = |tensor: &TensorHeader| Matrix::new(tensor.number(), &tensor.shape);
     if let Some((key, tensor)) = one_of(tensors, &ROWS)? {
         let fault = |what| format!("tensor {key:?} of type {}: {what}", tensor.dtype);
         let matrix = matrix(tensor).map_err(fault)?;
@@ -307,7 +307,7 @@ fn rows(tensors: &Tensors) -> Result<(&Tensor, Matrix), String> {
 fn one_of<'t>(
     tensors: &'t Tensors,
     names: &[&str],
-) -> Result<Option<(&'t str, &'t Tensor)>, String> {
+) -> Result<Option<(&'t str, &'t TensorHeader)>, String> {
     let mut found = names.iter().filter_map(|&name| tensors.get_key_value(name));
     match (found.next(), found.next()) {
         (Some((one, _)), Some((other, _))) => Err(format!(

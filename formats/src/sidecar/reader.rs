@@ -12,7 +12,7 @@ use crate::error::{Error, Fault, Result};
 use crate::gzip::checksum_matches;
 use crate::kinds::Found;
 use crate::provenance::OwnHeader as _;
-use crate::source::Source;
+use crate::source::OpenFile;
 
 /// Records that are read at once, about 256 KiB.
 const RECORDS_AT_ONCE: u64 = 2048;
@@ -20,7 +20,7 @@ const RECORDS_AT_ONCE: u64 = 2048;
 /// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
 pub struct SidecarReader {
-    source: Source,
+    source: OpenFile,
     /// The header.
     pub header: SidecarHeader,
     header_crc: u32,
@@ -117,7 +117,7 @@ impl SidecarReader {
 
     /// Reads the header. How many records follow is not known yet.
     fn open_header(path: &Path) -> Result<Self> {
-        let source = Source::open(path, "a sidecar")?;
+        let source = OpenFile::open(path, "a sidecar")?;
         let (name, len) = (&source.name, source.len);
         let mut bytes = vec![0; len.min(MAX_HEADER_BYTES as u64) as usize];
         source.read_exact_at(&mut bytes, 0)?;

@@ -3,7 +3,7 @@
 mod writer;
 
 use crate::error::{Named, Result};
-use crate::row::{Form, RowForms, RowLayout, append_exact};
+use crate::row::{RowForms, RowLayout, U16Form, append_exact};
 use crate::window::{PlacedWindow, WindowEntry, WindowSpec};
 pub(crate) use writer::Start;
 pub use writer::Writer;
@@ -289,7 +289,7 @@ impl WindowEncoder {
         let (layout, row_bytes) = (self.format.layout, self.format.row_bytes());
         let rows = &self.plain[start..self.filled];
         let forms = rows.chunks_exact(row_bytes).map(|row| layout.form(row));
-        let is_exact: Vec<bool> = forms.flatten().map(|form| form == Form::Exact).collect();
+        let is_exact: Vec<bool> = forms.flatten().map(|form| form == U16Form::Exact).collect();
         let n_exact = is_exact.iter().filter(|&&is_exact| is_exact).count();
         self.forms.total += is_exact.len() as u64;
         self.forms.exact += n_exact as u64;

@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 use super::{EVALUATION, REFERENCE};
 use crate::commands::settings::values::{encoding, max_rows, relative_width, written_kind};
 use crate::commands::settings::{
-    GENERAL, ResultSettings, RunSettings, SweptTypes, Vocabulary, swept_types,
+    ComparedVocabulary, GENERAL, ResultSettings, RunSettings, SweptTypes, swept_types,
 };
 use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
 use crate::input::flags::{file, input, model};
@@ -178,7 +178,7 @@ pub struct EvaluateArgs {
     ///
     /// Probabilities are renormalised over the entries compared.
     #[arg(long, value_name = "same|common|tokenizer")]
-    pub vocab: Option<Vocabulary>,
+    pub vocab: Option<ComparedVocabulary>,
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%
     ///

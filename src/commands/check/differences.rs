@@ -19,7 +19,7 @@ const LOGITS: &str = "result_output";
 
 /// The difference of a node in another graph.
 #[derive(Debug, Clone)]
-pub struct Difference {
+pub struct NodeDifference {
     pub layer: Option<u32>,
     /// The node's name: the weight that it multiplies by, or else llama.cpp's own name for it.
     pub node: String,
@@ -31,7 +31,7 @@ pub struct Difference {
     n_not_finite: usize,
 }
 
-impl Difference {
+impl NodeDifference {
     /// True if it is larger than `noise`, the difference of this node where noise was added, explains.
     pub fn exceeds(&self, noise: &Self) -> bool {
         let [bias, error] = self.bias.map(f64::abs);
@@ -113,11 +113,11 @@ pub fn added(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
 }
 
 /// The differences of the nodes that both graphs have.
-pub fn differences(base: &[TracedNode], other: &[TracedNode]) -> Vec<Difference> {
+pub fn differences(base: &[TracedNode], other: &[TracedNode]) -> Vec<NodeDifference> {
     let same = base
         .iter()
         .filter_map(|node| Some((node, same_node(node, other)?)));
-    same.map(|(a, b)| Difference::new(a, b)).collect()
+    same.map(|(a, b)| NodeDifference::new(a, b)).collect()
 }
 
 /// The first node of a layer whose difference is larger than the noise explains. The noise counts at least as
@@ -126,14 +126,14 @@ pub fn first_node(
     base: &[TracedNode],
     other: &[TracedNode],
     noisy: &[TracedNode],
-    of_layer: &Difference,
+    of_layer: &NodeDifference,
 ) -> Option<String> {
     base.iter().find_map(|node| {
-        let mut noise = Difference::new(node, same_node(node, noisy)?);
+        let mut noise = NodeDifference::new(node, same_node(node, noisy)?);
         for (size, least) in noise.sizes.iter_mut().zip(of_layer.sizes) {
             *size = size.max(least);
         }
-        let found = Difference::new(node, same_node(node, other)?);
+        let found = NodeDifference::new(node, same_node(node, other)?);
         found.exceeds(&noise).then_some(found.node)
     })
 }

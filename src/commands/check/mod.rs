@@ -21,8 +21,8 @@ use crate::report::check::{
 };
 use crate::report::{ModelInfo, Versions};
 use crate::stats::{linear, sorted};
-use cells::{Cell, Cells, on_cpu};
-use differences::{Difference, added, differences, first_node};
+use cells::{Cells, Setting, on_cpu};
+use differences::{NodeDifference, added, differences, first_node};
 
 /// The rows of a setting are wrong if they have more than this many times the noise's KLD, even if its layers,
 /// which are computed apart, are right. Heads in half precision have up to 4 times.
@@ -130,7 +130,7 @@ fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>
 #[derive(Default)]
 struct Seen {
     records: Vec<TokenRecord>,
-    layers: Vec<Difference>,
+    layers: Vec<NodeDifference>,
 }
 
 /// A check under way.
@@ -156,11 +156,12 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         engine: &'c E,
         model: &'m E::Model<'c>,
         cells: &Cells<'_>,
-        all: &[Cell],
+        all: &[Setting],
         bench: Bench<'c>,
     ) -> Result<Self> {
         let (plain, few, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
-        let rows_of = |cell: &Cell| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
+        let rows_of =
+            |cell: &Setting| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
         let n_rows = Some(all.iter().chain([&plain]).map(rows_of).sum());
         let n_cells = Some(all.len() as u64);
         let mut checking = Self {
@@ -190,7 +191,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
 
     /// Checks all settings; those of one place follow each other. A setting that cannot be run is
     /// skipped, unless it is the user's.
-    fn check_all(&mut self, all: Vec<Cell>) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
+    fn check_all(&mut self, all: Vec<Setting>) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
         let (on_cpu, watch) = (self.model, self.bench.watch);
         let (mut checked, mut skipped) = (Vec::new(), Vec::new());
         let mut loaded: Option<(ModelOptions, E::Model<'c>)> = None;
@@ -221,7 +222,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         Ok((checked, skipped))
     }
 
-    fn trace(&self, model: &E::Model<'c>, cell: &Cell, nodes: Nodes) -> Result<Vec<TracedNode>> {
+    fn trace(&self, model: &E::Model<'c>, cell: &Setting, nodes: Nodes) -> Result<Vec<TracedNode>> {
         let traced = self.bench.rows.windows.get(self.traced.clone());
         let windows = traced.unwrap_or_default();
         let outputs = model.trace(&cell.context, windows, &self.positions, nodes)?;
@@ -230,7 +231,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &E::Model<'c>, cell: &Cell) -> Result<Seen> {
+    fn see(&mut self, model: &E::Model<'c>, cell: &Setting) -> Result<Seen> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
@@ -245,11 +246,11 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting and judges its differences by those that noise makes.
-    fn check(&mut self, model: &E::Model<'c>, cell: &Cell) -> Result<CheckedCell> {
+    fn check(&mut self, model: &E::Model<'c>, cell: &Setting) -> Result<CheckedCell> {
         let (seen, noise) = (self.see(model, cell)?, &self.noise);
         let mut layers = seen.layers.iter().zip(&noise.layers);
         let wrong = layers.find(|(layer, noise)| layer.exceeds(noise));
-        let is_same = seen.layers.iter().all(Difference::is_none);
+        let is_same = seen.layers.iter().all(NodeDifference::is_none);
         // Rounding can send a token to another expert, and its row is then far off.
         let has_experts = self.model.facts().has_experts;
         let last = if has_experts { 0.9 } else { 1.0 };
@@ -273,9 +274,9 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     fn look_into(
         &self,
         model: &E::Model<'c>,
-        cell: &Cell,
+        cell: &Setting,
         layer: Option<u32>,
-        noise: &Difference,
+        noise: &NodeDifference,
     ) -> Result<FirstDifference> {
         let (nodes, plain) = (Nodes::OfLayer(layer), cell.on_plain_batches());
         let base = self.trace(self.model, &plain, nodes)?;

@@ -18,13 +18,13 @@ use super::evaluation::{
 };
 use super::observer::{Observer, Watch};
 use super::reference::{
-    Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
+    EvaluatedEntries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
 use super::settings::{CompareSettings, Subject};
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
-use pairs::{Pair, Side, pair};
+use pairs::{Side, WindowPair, pair};
 
 /// Compares every file with the reference.
 ///
@@ -113,11 +113,11 @@ fn compare_one<E: Engine + Sync>(
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         started,
     };
-    let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
+    let indices = |index: fn(&WindowPair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
     let mut rows = stored.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
     rows.n_entries = n_compared as usize;
-    let numbered = |pair: &Pair| (pair.window.window, pair.other.clone());
+    let numbered = |pair: &WindowPair| (pair.window.window, pair.other.clone());
     let others: HashMap<u32, WindowSpec> = pairs.iter().map(numbered).collect();
     let other = open_rows(Reference::open(&subject.path)?, head, watch)?
         .at(indices(|pair| pair.other_index));
@@ -131,7 +131,7 @@ fn check_entries(
     other: &About,
     watch: &Watch<'_>,
 ) -> Result<u32> {
-    let entries = Entries {
+    let entries = EvaluatedEntries {
         path: &other.path,
         n_vocab: other.n_vocab,
         tokenizer: other.tokenizer.as_ref(),

@@ -42,7 +42,7 @@ impl<'s> Side<'s> {
 
 /// A window of the reference, and the rows of the other file to compare with it.
 #[derive(Clone)]
-pub struct Pair {
+pub struct WindowPair {
     /// The index of the window in the reference.
     pub index: usize,
     /// The index of the window in the other file.
@@ -67,7 +67,7 @@ pub fn pair(
     other: Side<'_>,
     max_rows: Option<u64>,
     watch: &Watch<'_>,
-) -> Result<Vec<Pair>> {
+) -> Result<Vec<WindowPair>> {
     let sides = [reference, other];
     let by_tokens = sides.iter().all(|side| side.has_tokens());
     if !by_tokens {
@@ -83,7 +83,7 @@ pub fn pair(
         match found {
             Ok(Some((other_index, theirs))) => {
                 let (window, other) = paired_rows(sides, [window, theirs], by_tokens)?;
-                pairs.push(Pair {
+                pairs.push(WindowPair {
                     index,
                     other_index,
                     window,

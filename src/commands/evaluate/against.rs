@@ -20,7 +20,7 @@ use crate::commands::evaluation::{
 };
 use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
-use crate::commands::reference::{Entries, check_vocabulary, open_again, open_rows};
+use crate::commands::reference::{EvaluatedEntries, check_vocabulary, open_again, open_rows};
 use crate::commands::settings::{EvaluateSettings, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Layers, Model, Vocabulary,
@@ -60,7 +60,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         }
         check_parallel(&settings.run, engine, &subject.path)?;
         if let (Some(tokenizer), 1..) = (&model.tokenizer, about.n_vocab) {
-            let entries = Entries {
+            let entries = EvaluatedEntries {
                 path: &subject.path,
                 n_vocab: tokenizer.n_tokens,
                 tokenizer: Some(tokenizer),
@@ -213,7 +213,10 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     ) -> Result<(SidecarHeader, ContextOptions)> {
         let (facts, about, run, watch) =
             (model.facts(), &self.about, &self.settings.run, self.watch);
-        let (entries, vocabulary) = (Entries::from_model(facts), self.settings.vocabulary);
+        let (entries, vocabulary) = (
+            EvaluatedEntries::from_model(facts),
+            self.settings.vocabulary,
+        );
         let mut header = self.header.clone();
         header.n_vocab_compared = Some(check_vocabulary(about, &entries, vocabulary, watch)?);
         if let Some(longest) = reference.longest_window() {

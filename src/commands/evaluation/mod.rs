@@ -19,7 +19,7 @@ use super::context::writer;
 use super::observer::Watch;
 use super::output::with_kept;
 use super::parts::StoredEvaluation;
-use super::report::Row;
+use super::report::EvaluationRow;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Vocabulary;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
@@ -325,7 +325,7 @@ impl Evaluation<'_> {
         sidecar: Option<PathBuf>,
         texts: TokenTexts,
         n_windows: Option<u64>,
-    ) -> Result<Row> {
+    ) -> Result<EvaluationRow> {
         let records = &log.records;
         let stored = StoredEvaluation {
             header: self.header.clone(),
@@ -333,7 +333,7 @@ impl Evaluation<'_> {
             n_records: records.len() as u64,
         };
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = Row::measure(
+        let mut row = EvaluationRow::measure(
             stored,
             confidence,
             rule,
@@ -357,7 +357,7 @@ impl Evaluation<'_> {
         outcome: RunOutcome,
         timing: Option<TimingInfo>,
         log: &TokenLog,
-        row: &Row,
+        row: &EvaluationRow,
     ) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
         let (result, measured) = (row.model.result.clone(), &outcome.measured);

@@ -3,7 +3,7 @@
 use anyhow::{Error, Result, anyhow};
 
 use crate::commands::observer::{Event, Watch, one_line};
-use crate::commands::report::{Comparer, Row};
+use crate::commands::report::{Comparer, EvaluationRow};
 use crate::commands::settings::{ResultSettings, Subject};
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
@@ -13,7 +13,7 @@ use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 pub struct Evaluated {
     pub report: ModelReport,
     /// Its row in the table of several.
-    pub row: Row,
+    pub row: EvaluationRow,
     /// True if its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
@@ -79,7 +79,7 @@ impl<'q> Queue<'q> {
     }
 
     /// Adds an evaluation to the report, tells the observer, and returns its row.
-    fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> Row {
+    fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> EvaluationRow {
         let (watch, model) = (self.watch, evaluated.report);
         if let (Some(states), Some(here)) = (&mut self.report.reference.states, evaluated.here) {
             states.here = Some(here);

@@ -2,14 +2,14 @@
 
 use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 
-use super::row::Row;
+use super::row::EvaluationRow;
 use crate::commands::context::other_model;
 use crate::report::number::{count, short_percent};
 
 /// Sets `why_not` of each row that cannot be compared. The comparable rows are those of the reference that most
 /// rows have, and among these, those over the same tokens.
-pub fn tell_apart(rows: &mut [Row]) {
-    let all: Vec<&Row> = rows.iter().collect();
+pub fn tell_apart(rows: &mut [EvaluationRow]) {
+    let all: Vec<&EvaluationRow> = rows.iter().collect();
     let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
     if let Some(standard) = same_tokens.first() {
         let reasons = Vec::from_iter(all.iter().map(|row| why_not(row, standard)));
@@ -20,21 +20,25 @@ pub fn tell_apart(rows: &mut [Row]) {
 
 /// The largest set of rows that are alike; among equally large sets, the one with the most tokens, then
 /// the first.
-fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row> {
-    let mut sets: Vec<Vec<&Row>> = Vec::new();
+fn most<'r>(
+    rows: &[&'r EvaluationRow],
+    are_alike: fn(&EvaluationRow, &EvaluationRow) -> bool,
+) -> Vec<&'r EvaluationRow> {
+    let mut sets: Vec<Vec<&EvaluationRow>> = Vec::new();
     for row in rows {
-        let is_its = |set: &&mut Vec<&Row>| set.first().is_some_and(|first| are_alike(first, row));
+        let is_its =
+            |set: &&mut Vec<&EvaluationRow>| set.first().is_some_and(|first| are_alike(first, row));
         match sets.iter_mut().find(is_its) {
             Some(set) => set.push(row),
             None => sets.push(vec![row]),
         }
     }
-    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.stored.n_records));
+    let size = |set: &Vec<&EvaluationRow>| (set.len(), set.first().map(|row| row.stored.n_records));
     sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
 /// True if, by their headers, both were evaluated against one reference.
-fn has_same_reference(one: &Row, other: &Row) -> bool {
+fn has_same_reference(one: &EvaluationRow, other: &EvaluationRow) -> bool {
     let (a, b) = (&one.stored.header, &other.stored.header);
     let shape = |of: &SidecarHeader| (of.n_ctx, of.n_vocab, of.first_scored);
     if let (Some(a), Some(b)) = (&a.reference.fingerprint, &b.reference.fingerprint) {
@@ -46,18 +50,18 @@ fn has_same_reference(one: &Row, other: &Row) -> bool {
     shape(a) == shape(b) && is_described_alike(&a.reference, &b.reference)
 }
 
-fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
+fn is_over_same_tokens(one: &EvaluationRow, other: &EvaluationRow) -> bool {
     one.tokens_hash == other.tokens_hash && n_compared(one) == n_compared(other)
 }
 
 /// The number of entries of each row that were compared.
-fn n_compared(row: &Row) -> u32 {
+fn n_compared(row: &EvaluationRow) -> u32 {
     let header = &row.stored.header;
     header.n_vocab_compared.unwrap_or(header.n_vocab)
 }
 
 /// The reason that a row cannot be compared with the standard; `None` if it can.
-fn why_not(row: &Row, standard: &Row) -> Option<String> {
+fn why_not(row: &EvaluationRow, standard: &EvaluationRow) -> Option<String> {
     let (here, there) = (&row.stored.header, &standard.stored.header);
     if !has_same_reference(row, standard) {
         return Some(other_reference(here, there));

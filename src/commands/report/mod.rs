@@ -27,7 +27,7 @@ use crate::stats::{
 use comparable::tell_apart;
 pub use files::is_listed;
 use ranking::{Compared, Ranking};
-pub use row::Row;
+pub use row::EvaluationRow;
 use row::around;
 
 /// A report: of two models in depth, or of several side by side.
@@ -129,7 +129,7 @@ pub struct Comparer {
     /// A model whose KLD is at most this many times the best's counts as equally near.
     near: f64,
     /// The rows, in the order of their models.
-    pub rows: Vec<Row>,
+    pub rows: Vec<EvaluationRow>,
 }
 
 /// The tokens that rows are compared on, and their clusters.
@@ -164,7 +164,7 @@ impl Comparer {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = watch.check().map_err(Into::into).and_then(|()| {
-                Row::measure(stored, confidence, rule, None, table, |of, each| {
+                EvaluationRow::measure(stored, confidence, rule, None, table, |of, each| {
                     of.read(each)
                 })
             });
@@ -199,7 +199,7 @@ impl Comparer {
         let tokens = self.tokens()?;
         let (confidence, rule) = (self.confidence, self.rule);
         if let Some((_, Clusters { clustering, .. })) = &tokens {
-            let is_alike = |row: &Row| row.model.summary.clusters.kind == clustering.kind;
+            let is_alike = |row: &EvaluationRow| row.model.summary.clusters.kind == clustering.kind;
             let all = self.rows.iter_mut();
             let again = all.filter(|row| row.why_not.is_none() && !is_alike(row));
             let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
@@ -226,7 +226,7 @@ impl Comparer {
     }
 
     /// The rows that can be compared.
-    fn alike(&self) -> impl Iterator<Item = &Row> {
+    fn alike(&self) -> impl Iterator<Item = &EvaluationRow> {
         self.rows.iter().filter(|row| row.why_not.is_none())
     }
 
@@ -237,16 +237,17 @@ impl Comparer {
     /// If a file can no longer be read.
     fn tokens(&self) -> Result<Option<ComparedTokens>> {
         let fewest = ranking::fewest_left_out(self.alike());
-        let is_ranked =
-            |row: &&Row| !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest;
-        let mut rows: Vec<&Row> = self.alike().filter(is_ranked).collect();
+        let is_ranked = |row: &&EvaluationRow| {
+            !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest
+        };
+        let mut rows: Vec<&EvaluationRow> = self.alike().filter(is_ranked).collect();
         if rows.is_empty() {
             rows.extend(self.alike());
         }
         let Some(first) = rows.first() else {
             return Ok(None);
         };
-        let own = |row: &&Row| row.model.summary.clusters.autocorrelation;
+        let own = |row: &&EvaluationRow| row.model.summary.clusters.autocorrelation;
         let of_each = Vec::from_iter(rows.iter().filter_map(own));
         let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
         let autocorrelation = Some(mean).filter(|mean| mean.is_finite());
@@ -343,7 +344,7 @@ impl Comparer {
             }
         };
         let top = paired.top.iter().map(describe).collect();
-        let model = |row: &Row| {
+        let model = |row: &EvaluationRow| {
             let mut models = comparison.models.iter();
             let its = models.find(|model| model.sidecar == row.model.sidecar);
             its.context("the sidecar is not among those compared")

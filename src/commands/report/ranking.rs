@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use super::row::Row;
+use super::row::EvaluationRow;
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, PairKind, RatioToBest, Sizes,
 };
@@ -19,7 +19,7 @@ use crate::stats::{Clustering, Confidence, Paired, Ratio, SpanRatio, holm};
 /// Evaluations by rising mean KLD, and by size where that is equal. Those that leave out more tokens come last.
 pub struct Ranking<'r> {
     /// The row in each place.
-    pub rows: Vec<&'r Row>,
+    pub rows: Vec<&'r EvaluationRow>,
     /// The size of the row in each place, by which models are compared.
     pub sizes: Vec<Option<u64>>,
     /// The models in their places, which [`Ranking::finished`] completes.
@@ -39,7 +39,7 @@ pub struct Compared {
 
 /// Returns the fewest tokens that any of the rows leaves out. The noise floor only counts if there are no other
 /// rows: at a token where every quant has an infinite KLD, the original has none.
-pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r Row>) -> Option<u64> {
+pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r EvaluationRow>) -> Option<u64> {
     let fewest = rows.map(|row| (row.model.is_noise_floor, row.model.n_left_out()));
     fewest.min().map(|(_, n)| n)
 }
@@ -47,7 +47,7 @@ pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r Row>) -> Option<u64> {
 impl<'r> Ranking<'r> {
     /// Ranks evaluations. `clusters` are those of their tokens.
     pub fn new(
-        mut rows: Vec<&'r Row>,
+        mut rows: Vec<&'r EvaluationRow>,
         confidence: Confidence,
         near: f64,
         clusters: Option<Clustering>,
@@ -58,11 +58,11 @@ impl<'r> Ranking<'r> {
         let fewest = fewest_left_out(rows.iter().copied());
         // The mean of an incomplete row lacks its worst tokens, and cannot be ranked.
         let is_incomplete =
-            |row: &Row| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
+            |row: &EvaluationRow| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
         let sizes = Sizes::of(rows.iter().map(|row| &row.model.set_up));
-        let size = |row: &Row| sizes.of_model(&row.model);
+        let size = |row: &EvaluationRow| sizes.of_model(&row.model);
         rows.sort_by(|one, other| {
-            let mean = |row: &Row| {
+            let mean = |row: &EvaluationRow| {
                 row.model
                     .mean_kld()
                     .map_or(f64::INFINITY, |mean| mean.value)

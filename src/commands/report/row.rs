@@ -20,7 +20,7 @@ const DEFAULT_KV_TYPE: &str = "f16";
 const N_WORST: usize = 10;
 
 /// An evaluation with its own numbers.
-pub struct Row {
+pub struct EvaluationRow {
     /// The model, without what depends on other evaluations: its place, and its distance from the best.
     pub model: ComparedModel,
     /// A hash of the window, the position and the next token of each token, in order.
@@ -48,7 +48,7 @@ fn hash_with_token(hash: u64, record: &TokenRecord) -> u64 {
 /// The records of an evaluation, window by window.
 type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
-impl Row {
+impl EvaluationRow {
     /// Measures an evaluation from its records, which `read` passes window by window, and only keeps the
     /// numbers. `read` returns the known texts of the tokens. The clusters are of this kind, or of the one that
     /// the rule chooses. `table` is cleared, and holds the tokens.

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kl_formats::{Cell, MapWriter, Mixture, SensitivityMap, TokenRecord};
 
-use super::original::{Original, Tensor};
+use super::original::{MeasuredTensor, Original};
 use super::plan;
 use crate::commands::bench::Bench;
 use crate::commands::merge::write_in_order;
@@ -102,7 +102,7 @@ impl<M: Model + Sync> Measurement<'_, M> {
     }
 
     /// Computes a tensor's weight errors at all types that a recipe may give it, and at the measured one.
-    fn errors(&mut self, tensor: &Tensor) -> Result<()> {
+    fn errors(&mut self, tensor: &MeasuredTensor) -> Result<()> {
         self.bench.watch.check()?;
         let (name, writer) = (&tensor.name, &mut self.writer);
         if writer.map().errors.contains_key(name) {

@@ -37,12 +37,12 @@ pub struct Original {
     /// The type at which tensors are measured, where they can have it.
     pub measured_type: GgmlType,
     /// The tensors to measure, in the order of the file.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<MeasuredTensor>,
 }
 
 /// A tensor to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
+pub struct MeasuredTensor {
     pub name: String,
     /// The types that a recipe may give it; all are smaller than its own.
     pub types: Vec<GgmlType>,
@@ -107,7 +107,7 @@ impl Original {
         facts: &MapTensor,
         needs: impl Fn(&GgmlType) -> bool,
         refuses: bool,
-    ) -> Result<Option<Tensor>> {
+    ) -> Result<Option<MeasuredTensor>> {
         let has_blocks =
             |kind: &GgmlType| facts.has_rows_of(*kind) && kind.bits() < facts.kind.bits();
         let mut asked = self.types.iter().chain([&self.measured_type]);
@@ -123,7 +123,7 @@ impl Original {
         let measurable = types.iter().chain([&self.measured_type]).chain(&common);
         let nearest = nearest(self.measured_type, measurable.filter(fits));
         let measured_type = nearest.filter(|_| !types.is_empty());
-        Ok(measured_type.map(|measured_type| Tensor {
+        Ok(measured_type.map(|measured_type| MeasuredTensor {
             name: facts.name.clone(),
             types,
             measured_type,
@@ -143,7 +143,7 @@ impl Original {
     }
 }
 
-impl Tensor {
+impl MeasuredTensor {
     /// The tensor's type in a mixture where all tensors have `kind`: that, or the nearest in bits of its own
     /// types.
     pub fn nearest(&self, kind: GgmlType) -> GgmlType {

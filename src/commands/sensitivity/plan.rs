@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use kl_formats::{Cell, GgmlType, Mixture};
 
-use super::original::{Original, Tensor};
+use super::original::{MeasuredTensor, Original};
 use crate::commands::settings::SensitivitySettings;
 use crate::pipeline::shuffled;
 use crate::recipe::role_and_layer;
@@ -54,24 +54,24 @@ const WINDOWS_OF_ROLES: usize = 4;
 const CHECKS: usize = 6;
 
 /// A piece of the work. Pieces are dealt out to the parts of a run.
-pub struct Piece<'t> {
+pub struct WorkItem<'t> {
     /// The tensors that are exchanged, and their types.
     pub mixture: Mixture,
     /// The windows that it is measured over; `None` if it is measured until its share is known well enough.
     pub n_windows: Option<usize>,
     /// The tensors whose weight errors are computed. Those of a group may be measured one by one too.
-    pub tensors: Vec<&'t Tensor>,
+    pub tensors: Vec<&'t MeasuredTensor>,
 }
 
 /// These tensors, each at its measured type.
-pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Mixture {
-    let typed = |tensor: &Tensor| (tensor.name.clone(), tensor.measured_type);
+pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t MeasuredTensor>) -> Mixture {
+    let typed = |tensor: &MeasuredTensor| (tensor.name.clone(), tensor.measured_type);
     tensors.into_iter().map(typed).collect()
 }
 
 /// The units of a model, each exchanged at once: its tensors, or if those are many, groups of tensors of one
 /// role and similar depth.
-pub fn units(tensors: &[Tensor]) -> Vec<Vec<&Tensor>> {
+pub fn units(tensors: &[MeasuredTensor]) -> Vec<Vec<&MeasuredTensor>> {
     if tensors.len() <= MOST_SINGLES {
         return tensors.iter().map(|tensor| vec![tensor]).collect();
     }
@@ -107,14 +107,14 @@ pub fn pieces<'t>(
     settings: &SensitivitySettings,
     n_windows: usize,
     n_together: usize,
-) -> Vec<Piece<'t>> {
+) -> Vec<WorkItem<'t>> {
     let Original {
         tensors,
         types,
         measured_type,
         ..
     } = original;
-    let piece = |mixture, n_windows, tensors| Piece {
+    let piece = |mixture, n_windows, tensors| WorkItem {
         mixture,
         n_windows,
         tensors,
@@ -195,7 +195,7 @@ fn share(cell: &Cell, whole: &Cell) -> Option<(f64, f64)> {
 }
 
 /// The mixtures that exchange one role as a whole, at types of many bits.
-fn roles(tensors: &[Tensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
+fn roles(tensors: &[MeasuredTensor], types: &[GgmlType], measured: GgmlType) -> Vec<Mixture> {
     let mut kinds = types_of_bits(&BITS_OF_ROLES, types, measured);
     kinds.retain(|kind| kind.bits() >= FEWEST_BITS_OF_ROLES);
     let typed = tensors.iter().flat_map(|tensor| {
@@ -222,14 +222,18 @@ fn types_of_bits(bits: &[f64], types: &[GgmlType], measured: GgmlType) -> Vec<Gg
 
 /// Random cells that are otherwise only predicted, to be measured too: single tensors at other types than their
 /// measured one. Each type has about as many.
-fn checks<'t>(tensors: &'t [Tensor], types: &[GgmlType], seed: u64) -> Vec<(&'t Tensor, GgmlType)> {
-    let mut chosen: Vec<(&Tensor, GgmlType)> = Vec::new();
+fn checks<'t>(
+    tensors: &'t [MeasuredTensor],
+    types: &[GgmlType],
+    seed: u64,
+) -> Vec<(&'t MeasuredTensor, GgmlType)> {
+    let mut chosen: Vec<(&MeasuredTensor, GgmlType)> = Vec::new();
     let mut order = shuffled(tensors.len(), seed);
     let indices = shuffled(types.len(), seed.wrapping_add(1)).into_iter();
     let kinds: Vec<GgmlType> = indices.filter_map(|i| types.get(i).copied()).collect();
     for kind in kinds.iter().cycle().take(CHECKS * kinds.len()) {
         let is_predicted =
-            |tensor: &Tensor| tensor.types.contains(kind) && tensor.measured_type != *kind;
+            |tensor: &MeasuredTensor| tensor.types.contains(kind) && tensor.measured_type != *kind;
         let mut left = order.iter();
         let found = left.position(|&i| tensors.get(i).is_some_and(is_predicted));
         if chosen.len() < CHECKS
@@ -252,15 +256,15 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn tensor(name: &str) -> Tensor {
-        Tensor {
+    fn tensor(name: &str) -> MeasuredTensor {
+        MeasuredTensor {
             name: name.to_owned(),
             types: ["q8_0", "q4_K", "q3_K", "q2_K"].map(kind).to_vec(),
             measured_type: kind("q3_K"),
         }
     }
 
-    fn model(n_layers: usize) -> Vec<Tensor> {
+    fn model(n_layers: usize) -> Vec<MeasuredTensor> {
         let layers = 0..n_layers;
         let of_layer = layers.flat_map(|layer| {
             let roles = ["attn_q", "attn_k", "ffn_up", "ffn_down"];
@@ -286,7 +290,8 @@ mod tests {
         let many = model(100);
         let units = units(&many);
         assert_eq!(units.len(), 1 + 4 * 20);
-        let names = |unit: &[&Tensor]| Vec::from_iter(unit.iter().map(|of| of.name.clone()));
+        let names =
+            |unit: &[&MeasuredTensor]| Vec::from_iter(unit.iter().map(|of| of.name.clone()));
         assert_eq!(names(&units[0]), ["token_embd.weight"]);
         let expected = [95, 96, 97, 98, 99].map(|i| format!("blk.{i}.attn_q.weight"));
         assert_eq!(names(&units[20]), expected);

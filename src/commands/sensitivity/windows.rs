@@ -16,9 +16,9 @@ use crate::commands::context::{
 use crate::commands::input;
 use crate::commands::observer::Watch;
 use crate::commands::reference::{
-    Entries, check_vocabulary, open_rows, read_windows, refuse_folder,
+    EvaluatedEntries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };
-use crate::commands::settings::{RunSettings, SensitivitySettings, Vocabulary};
+use crate::commands::settings::{ComparedVocabulary, RunSettings, SensitivitySettings};
 use crate::engine::{ContextOptions, Engine, Model};
 use crate::input::{RawInput, Selection, Source};
 use crate::pipeline::{FileRows, Sources, keep_until, shuffled};
@@ -149,7 +149,12 @@ impl<'s> Opened<'s> {
             }
             Self::File(reference) => {
                 let (about, facts) = (reference.about().clone(), model.facts());
-                check_vocabulary(&about, &Entries::from_model(facts), Vocabulary::Same, watch)?;
+                check_vocabulary(
+                    &about,
+                    &EvaluatedEntries::from_model(facts),
+                    ComparedVocabulary::Same,
+                    watch,
+                )?;
                 check_models(about.model.as_ref(), &facts.identity, watch);
                 Ok((read_windows(&reference, watch)?, about, Some(*reference)))
             }

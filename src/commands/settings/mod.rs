@@ -60,7 +60,7 @@ pub struct EvaluateSettings {
     /// GGUFs of a given folder that hold no language model, and what they hold.
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
-    pub vocabulary: Vocabulary,
+    pub vocabulary: ComparedVocabulary,
     /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
     /// `None`: all windows are evaluated.
     pub until: Option<f64>,
@@ -140,7 +140,7 @@ pub struct CompareSettings {
         long = "vocab", value_name = "same|common", value_parser = compare_vocab(),
         default_value = "same", hide_default_value = true
     )]
-    pub vocabulary: Vocabulary,
+    pub vocabulary: ComparedVocabulary,
 
     /// Threads that compute rows of hidden states.
     #[arg(skip = default_threads())]
@@ -493,7 +493,7 @@ pub enum Stats {
 
 /// The entries of two vocabularies that are compared.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Vocabulary {
+pub enum ComparedVocabulary {
     /// All entries; the sizes must not differ.
     #[default]
     Same,

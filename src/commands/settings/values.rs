@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
-use super::Vocabulary;
+use super::ComparedVocabulary;
 use crate::input::flags::number;
 use crate::stats::{ClusterRule, share};
 
@@ -62,10 +62,10 @@ pub fn max_rows(text: &str) -> Result<Option<u64>, &'static str> {
 }
 
 /// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
-pub fn compare_vocab() -> impl TypedValueParser<Value = Vocabulary> {
-    let known = [Vocabulary::Same, Vocabulary::Common];
+pub fn compare_vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
+    let known = [ComparedVocabulary::Same, ComparedVocabulary::Common];
     let names = known.iter().filter_map(ValueEnum::to_possible_value);
-    PossibleValuesParser::new(names).try_map(|name| Vocabulary::from_str(&name, false))
+    PossibleValuesParser::new(names).try_map(|name| ComparedVocabulary::from_str(&name, false))
 }
 
 /// Parses the `--encoding` of `kl convert`, which has no model that could give hidden states.

@@ -69,7 +69,7 @@ fn another_measurement_is_refused_and_named() {
         }
     }
     // Both vocabularies are the same: so is the measurement.
-    result(&folder, |of| of.vocabulary = Vocabulary::Common).unwrap();
+    result(&folder, |of| of.vocabulary = ComparedVocabulary::Common).unwrap();
     result(&folder, |settings| {
         settings.run.max_rows = Some(100);
         settings.results.existing = Existing::Replace;

@@ -77,7 +77,7 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
             ..both.engine.clone()
         },
     };
-    for vocabulary in [Vocabulary::Common, Vocabulary::Tokenizer] {
+    for vocabulary in [ComparedVocabulary::Common, ComparedVocabulary::Tokenizer] {
         let cut = |settings: &mut EvaluateSettings| settings.vocabulary = vocabulary;
         assert_eq!(smaller.records("hidden", cut), smaller.records("ref", cut));
     }

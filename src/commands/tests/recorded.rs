@@ -14,7 +14,7 @@ impl Folder {
             others: vec![self.path(other)],
             max_rows: None,
             force: false,
-            vocabulary: Vocabulary::Same,
+            vocabulary: ComparedVocabulary::Same,
             threads: 1,
             results: ResultSettings {
                 sidecar: Some(self.path(sidecar)),

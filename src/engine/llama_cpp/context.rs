@@ -23,7 +23,7 @@ unsafe extern "C" {
 }
 
 /// Watches the tensors of a graph while it is computed, in order.
-pub(super) trait Watch: Send {
+pub(super) trait GraphWatch: Send {
     /// Checks whether [`computed`](Self::computed) should see this tensor, which costs a little time.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
@@ -87,7 +87,7 @@ pub(super) struct Context<'m> {
     inner: NonNull<sys::llama_context>,
     pub(super) model: &'m LlamaCppModel<'m>,
     /// The value that the callback points to.
-    _watch: Option<Box<Arc<Mutex<dyn Watch>>>>,
+    _watch: Option<Box<Arc<Mutex<dyn GraphWatch>>>>,
 }
 
 // SAFETY: a context is not bound to the thread that created it, and it is used through one owner.
@@ -98,7 +98,7 @@ impl<'m> Context<'m> {
     pub(super) fn new(
         model: &'m LlamaCppModel<'_>,
         options: &ContextOptions,
-        watch: Option<Arc<Mutex<dyn Watch>>>,
+        watch: Option<Arc<Mutex<dyn GraphWatch>>>,
     ) -> Result<Self, EngineError> {
         let mut params = context_params(options, &model.facts.options);
         let watch = watch.map(Box::new);
@@ -231,7 +231,7 @@ impl Drop for Context<'_> {
 unsafe extern "C" fn show(tensor: *mut sys::ggml_tensor, asks: bool, watch: *mut c_void) -> bool {
     // SAFETY: `Context::new` gave what the context keeps, and the graph does not change during the call.
     let (watch, node) = unsafe {
-        let watch = &*watch.cast::<Arc<Mutex<dyn Watch>>>().cast_const();
+        let watch = &*watch.cast::<Arc<Mutex<dyn GraphWatch>>>().cast_const();
         (watch, Node::new(tensor))
     };
     match node {

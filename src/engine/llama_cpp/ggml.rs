@@ -246,13 +246,13 @@ impl<T> Drop for Owned<T> {
 
 /// A matrix's type and size: `n_rows` rows of `n_embd` elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix {
+pub(super) struct MatrixShape {
     pub(super) kind: sys::ggml_type,
     pub(super) n_embd: i64,
     pub(super) n_rows: i64,
 }
 
-impl Matrix {
+impl MatrixShape {
     pub(super) fn of_f32(n_embd: i64, n_rows: i64) -> Self {
         Self {
             kind: sys::GGML_TYPE_F32,
@@ -311,7 +311,7 @@ impl Arena {
     ///
     /// # Safety
     /// The arena has room for another tensor: without it, ggml aborts. It never returns null.
-    pub(super) unsafe fn tensor(&self, matrix: Matrix) -> *mut sys::ggml_tensor {
+    pub(super) unsafe fn tensor(&self, matrix: MatrixShape) -> *mut sys::ggml_tensor {
         let (kind, n_embd, n_rows) = (matrix.kind, matrix.n_embd, matrix.n_rows);
         // SAFETY: as required.
         unsafe { sys::ggml_new_tensor_2d(self.as_ptr(), kind, n_embd, n_rows) }

@@ -10,7 +10,7 @@ use llama_cpp_sys_2 as sys;
 use super::LlamaCppModel;
 use super::backends::TURN;
 use super::device::{BufferType, GgmlDevice};
-use super::ggml::{Arena, Matrix, ModelTensor, Owned, Scheduler};
+use super::ggml::{Arena, MatrixShape, ModelTensor, Owned, Scheduler};
 use super::log::last_log_errors;
 use crate::engine::{DeviceKind, EngineError, Head, Model as _};
 use crate::lock::locked;
@@ -73,7 +73,7 @@ impl<'m> HeadProduct<'m> {
         let shared = of_model.map(|ModelTensor(tensor)| tensor.as_ptr());
         let mut steps = Vec::new();
         for &step in &states.then {
-            let values = Matrix::of_f32(step.n_values().into(), 1);
+            let values = MatrixShape::of_f32(step.n_values().into(), 1);
             let read = (step.n_values() > 0).then(|| {
                 let found = place.device.buffer_type();
                 let memory = found.ok_or_else(|| fault("its device has no memory"))?;
@@ -108,7 +108,7 @@ impl<'m> HeadProduct<'m> {
         // never returns null.
         unsafe {
             let context = arena.as_ptr();
-            let states = arena.tensor(Matrix::of_f32(self.n_embd as i64, n as i64));
+            let states = arena.tensor(MatrixShape::of_f32(self.n_embd as i64, n as i64));
             sys::ggml_set_input(states);
             let mut rows = sys::ggml_mul_mat(context, self.matrix, states);
             for (step, values) in &self.steps {
@@ -197,13 +197,13 @@ fn fault(what: impl Display) -> EngineError {
 }
 
 /// Checks the sizes that `states` state, and returns the matrix's.
-fn matrix(states: &States) -> Result<Matrix, EngineError> {
+fn matrix(states: &States) -> Result<MatrixShape, EngineError> {
     let (head, n_embd) = (&states.head, states.n_embd);
     let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
     let row_bytes = kind.and_then(|kind| kind.bytes(n_embd.into()));
     let valid = row_bytes.filter(|&bytes| bytes > 0 && head.bytes.is_multiple_of(bytes));
     match valid.map(|bytes| i32::try_from(head.bytes / bytes)) {
-        Some(Ok(n_rows @ 1..)) => Ok(Matrix {
+        Some(Ok(n_rows @ 1..)) => Ok(MatrixShape {
             kind: head.type_id as sys::ggml_type,
             n_embd: n_embd.into(),
             n_rows: n_rows.into(),
@@ -226,7 +226,11 @@ struct DeviceMatrix {
 
 impl DeviceMatrix {
     /// Reads a matrix from `section` into a device's memory.
-    fn read(matrix: Matrix, place: Place, section: &mut dyn Read) -> Result<Self, EngineError> {
+    fn read(
+        matrix: MatrixShape,
+        place: Place,
+        section: &mut dyn Read,
+    ) -> Result<Self, EngineError> {
         let no_memory = || {
             let (device, reason) = (place.device.name(), last_log_errors());
             fault(format!("no memory for it on {device}: {reason}"))
@@ -278,7 +282,7 @@ struct Place {
 /// The first memory that can hold a matrix to multiply with, beside the layers of a model: what its own head
 /// has, or else what llama.cpp would choose (`make_cpu_buft_list`, `make_gpu_buft_list` and
 /// `select_weight_buft` in llama.cpp's sources).
-fn place(matrix: Matrix, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
+fn place(matrix: MatrixShape, model: Option<&LlamaCppModel<'_>>) -> Option<Place> {
     let plain = |device: GgmlDevice| {
         device.buffer_type().map(|memory| Place {
             device,

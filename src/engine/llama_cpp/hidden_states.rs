@@ -9,7 +9,7 @@ use kl_formats::{Calls, HeadStep};
 use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
-use super::context::{Batch, Context, Watch};
+use super::context::{Batch, Context, GraphWatch};
 use super::ggml::{ModelTensor, Node};
 use crate::engine::gguf::Tensor;
 use crate::engine::{ContextOptions, EngineError};
@@ -204,7 +204,7 @@ impl Probe {
     }
 }
 
-impl Watch for Probe {
+impl GraphWatch for Probe {
     fn wants(&mut self, node: Node<'_>) -> bool {
         *self.names.entry(node.name()).or_default() += 1;
         self.note_weights(node);
@@ -260,7 +260,7 @@ impl Tap {
     }
 }
 
-impl Watch for Tap {
+impl GraphWatch for Tap {
     fn wants(&mut self, node: Node<'_>) -> bool {
         match &self.head.states_name {
             Some(name) if self.ends_early => node.is_named(name),

@@ -35,7 +35,7 @@ mod weights;
 pub use decoder::{LlamaCppDecoder, Sampler};
 pub use log::{follow_log, mlock_has_failed, on_abort, servers};
 pub use model::LlamaCppModel;
-pub use stored_rows::{FaultyRow, RowError, StoredRows};
+pub use stored_rows::{FaultyRow, RowDistance, StoredRows};
 
 use std::io::Read;
 use std::path::Path;

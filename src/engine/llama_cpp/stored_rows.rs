@@ -38,7 +38,7 @@ pub struct FaultyRow {
 
 /// The distance of rows from an original's.
 #[derive(Clone, Copy, Debug)]
-pub struct RowError {
+pub struct RowDistance {
     /// The index of the first among those of all experts.
     pub index: usize,
     /// The sum of the original's squared weights.
@@ -118,7 +118,7 @@ impl<'f> StoredRows<'f> {
     ///
     /// # Errors
     /// A file that cannot be read, or an original whose weights are not finite.
-    pub fn error(&self, original: &Self, index: usize) -> Result<RowError, EngineError> {
+    pub fn error(&self, original: &Self, index: usize) -> Result<RowDistance, EngineError> {
         let ones = vec![1.0; self.n_columns];
         let importances = needs_imatrix(&self.tensor.name, self.tensor.kind).then_some(&*ones);
         let weights = original.weights(index..index + 1)?;
@@ -126,7 +126,7 @@ impl<'f> StoredRows<'f> {
             let what = format!("{} is not finite: check it with --verify", self.tensor.name);
             EngineError::model(original.header.path(), what)
         })?;
-        Ok(RowError {
+        Ok(RowDistance {
             index,
             squares: squares(&weights, None, None),
             error: squares(&weights, Some(&self.weights(index..index + 1)?), None),

@@ -10,7 +10,7 @@ use kl_formats::WindowSpec;
 use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
-use super::context::{Batch, Context, Watch};
+use super::context::{Batch, Context, GraphWatch};
 use super::decoder::{GOLDEN, mixed};
 use super::ggml::Node;
 use crate::engine::{ContextOptions, EngineError, Nodes, TracedNode};
@@ -167,7 +167,7 @@ impl Tracer {
     }
 }
 
-impl Watch for Tracer {
+impl GraphWatch for Tracer {
     fn wants(&mut self, node: Node<'_>) -> bool {
         if self.is_noisy {
             self.add_noise(node);

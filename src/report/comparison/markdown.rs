@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::tables::Name;
+use super::tables::ShownName;
 use super::{ComparedModel, Comparison, PairKind};
 use crate::report::number::{printable, short_percent};
 use crate::report::table::{Table, escaped};
@@ -12,7 +12,7 @@ use crate::report::table::{Table, escaped};
 const UNNAMED_TEXT: &str = "text of the reference";
 
 /// Names stay whole.
-const NAME: Name<'static> = &|label| label.to_owned();
+const NAME: ShownName<'static> = &|label| label.to_owned();
 
 impl Comparison {
     /// The table, the ratios, and what was not compared; with `breakdown`, also where

@@ -19,7 +19,7 @@ use crate::stats::{
 };
 
 /// Makes a name of a label.
-pub(super) type Name<'n> = &'n dyn Fn(&str) -> String;
+pub(super) type ShownName<'n> = &'n dyn Fn(&str) -> String;
 
 /// The marks of a row, which the lines below the table explain.
 const NEAR_BEST: &str = "≈";
@@ -130,7 +130,7 @@ impl Comparison {
     }
 
     /// A row for each model.
-    pub(super) fn models_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+    pub(super) fn models_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
         let (unit, sizes, interval) = (self.size_unit(), self.sizes(), &self.interval_title());
         // The runs of one model need the space for their names.
         let first = self.models.first().and_then(|first| first.model.bpw);
@@ -207,7 +207,7 @@ impl Comparison {
     }
 
     /// The ratios to the best model, and in full those to the next in size.
-    pub(super) fn ratios_table(&self, name: Name<'_>, view: View) -> Table<&ComparedPair> {
+    pub(super) fn ratios_table(&self, name: ShownName<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
         let (to_best, more) = view.first(&to_best);
         let by_size = self.pairs_of(PairKind::Size).into_iter();
@@ -229,7 +229,7 @@ impl Comparison {
         &self,
         title: &str,
         pairs: Vec<&'p ComparedPair>,
-        name: Name<'_>,
+        name: ShownName<'_>,
     ) -> Table<&'p ComparedPair> {
         let of = |pair: &&ComparedPair| pair.paired.ratio.map(estimate);
         let both = |pair: &&ComparedPair| match pair.kind {
@@ -252,7 +252,7 @@ impl Comparison {
     }
 
     /// The settings that differ between the models' set-ups; without rows if all were run alike.
-    pub(super) fn set_up_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+    pub(super) fn set_up_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
         let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
         let mut differing = set_up::differing(&set_ups);
         if self.all_are_in_tables_of_caches() {
@@ -269,7 +269,7 @@ impl Comparison {
     }
 
     /// The mean KLDs in each span, with a row for each model; without rows unless there are several.
-    pub(super) fn brief_spans_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+    pub(super) fn brief_spans_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
         let spans = self.spans();
         let models = self.models.iter().filter(|_| !spans.is_empty());
         let mut table = Table::new("Mean KLD by span, nats", models).gap(2);
@@ -285,7 +285,7 @@ impl Comparison {
     }
 
     /// The models in each span; without rows unless there are several.
-    pub(super) fn spans_table(&self, name: Name<'_>) -> Table<(&Bin, &ComparedModel)> {
+    pub(super) fn spans_table(&self, name: ShownName<'_>) -> Table<(&Bin, &ComparedModel)> {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
         let models = |span| self.models.iter().map(move |m| (span, m));
         let rows = spans.iter().flat_map(models);
@@ -403,7 +403,7 @@ impl Comparison {
     /// accepts.
     pub(in crate::report) fn identical_table(
         &self,
-        name: Name<'_>,
+        name: ShownName<'_>,
         with_drafts: bool,
     ) -> Table<(&ComparedModel, &IdenticalOutput)> {
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
@@ -432,7 +432,7 @@ impl Comparison {
     }
 
     /// The models whose drafted tokens were counted.
-    pub(in crate::report) fn acceptance_table(&self, name: Name<'_>) -> Table<&ComparedModel> {
+    pub(in crate::report) fn acceptance_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
         let round = format!(
             "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
              original's own."
@@ -490,7 +490,7 @@ impl Comparison {
     pub(super) fn breakdown_tables<'m>(
         &self,
         models: &'m [ComparedModel],
-        name: Name<'_>,
+        name: ShownName<'_>,
         width: Option<usize>,
     ) -> Vec<Table<&'m Bin>> {
         /// The most characters of a bin's name on a terminal of 80 columns.

@@ -1,6 +1,6 @@
 //! A comparison as text.
 
-use super::tables::{Name, clusters};
+use super::tables::{ShownName, clusters};
 use super::{ComparedModel, Comparison};
 use crate::report::layout::{Sheet, View, hanging, list, wrapped};
 use crate::report::names::Names;
@@ -138,7 +138,7 @@ impl Comparison {
         let names = self.names(width);
         let mut text = String::new();
         for models in self.models.chunks(MODELS_BESIDE) {
-            let tables = |name: Name<'_>| self.breakdown_tables(models, name, Some(width));
+            let tables = |name: ShownName<'_>| self.breakdown_tables(models, name, Some(width));
             for i in 0..tables(&str::to_owned).len() {
                 text += &Table::fitted(&names, |name| tables(name).swap_remove(i));
             }

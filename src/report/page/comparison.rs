@@ -90,7 +90,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
 }
 
 /// The values that the page's charts show; labels are unique.
-fn data_of_charts(of: &Comparison, steps: &[Step<'_>], unit: SizeUnit) -> serde_json::Value {
+fn data_of_charts(of: &Comparison, steps: &[FrontStep<'_>], unit: SizeUnit) -> serde_json::Value {
     let (models, size) = (of.models.iter(), of.sizes());
     let sizes = models.map(|m| (&*m.label, size.of_model(m)));
     let drafts = of.drafts().into_iter();
@@ -122,7 +122,7 @@ fn is_drawn(ratio: &Ratio) -> bool {
 /// The labels of the models that are in colour: every quant if there are enough colours, or the noise
 /// floor if there are no quants. If there are too many quants, the best comes first, then some from all
 /// along the Pareto front, then those with the lowest mean KLD.
-fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
+fn shown<'c>(comparison: &'c Comparison, front: &[FrontStep<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
     let models = comparison.models.iter();
     let quants = models.filter(|model| model.is_candidate() || !has_quants);
@@ -143,7 +143,7 @@ fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
 
 /// A model of the Pareto front, beside the next smaller one.
 #[derive(Serialize, Debug)]
-struct Step<'c> {
+struct FrontStep<'c> {
     #[serde(skip)]
     model: &'c ComparedModel,
     label: &'c str,
@@ -170,11 +170,11 @@ struct Gain {
 }
 
 /// The Pareto front, from the smallest model to the largest.
-fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
+fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<FrontStep<'_>> {
     let sizes = comparison.sizes();
     let on_front = comparison.models.iter().filter(|m| m.pareto);
     let front = on_front.filter_map(|m| {
-        Some(Step {
+        Some(FrontStep {
             model: m,
             label: &m.label,
             size: sizes.of_model(m)?,
@@ -182,7 +182,7 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
             gain: None,
         })
     });
-    let mut steps: Vec<Step> = front.collect();
+    let mut steps: Vec<FrontStep> = front.collect();
     steps.sort_by_key(|step| step.size);
     for i in 1..steps.len() {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);

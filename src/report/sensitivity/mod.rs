@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::number::{count_of, finite};
 use super::result::{ModelInfo, Versions};
 use super::warning::Warning;
-use crate::recipe::{Additivity, Check, Cost, Sensitivities, TensorCosts};
+use crate::recipe::{Additivity, CheckedCell, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
 /// The fewest windows whose spread says enough about other text.
@@ -59,7 +59,7 @@ pub struct Sensitivity {
     /// not measured.
     pub control: Option<f64>,
     /// All tensors together: the sum of their KLDs, each alone.
-    pub whole: Part,
+    pub whole: TensorGroup,
     /// The tensors that the quantizer may change, in the order of the file.
     pub tensors: Vec<TensorSensitivity>,
     /// The tensors of each role, by falling relative cost.
@@ -70,7 +70,7 @@ pub struct Sensitivity {
     /// All tensors at one type at once, against the sum of the tensors alone.
     pub additivity: Vec<Additivity>,
     /// Tensors at a type that was predicted first, and then measured.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckedCell>,
     /// Warnings to read before you trust the numbers.
     pub warnings: Vec<Warning>,
     /// Bits a parameter of the smallest mixture.
@@ -126,10 +126,10 @@ impl Sensitivity {
             })
         });
         let mut tensors: Vec<TensorSensitivity> = comparable.collect();
-        let sum = Part::sum(&tensors);
+        let sum = TensorGroup::sum(&tensors);
         let whole = sum.clone().within(&sum);
         for tensor in &mut tensors {
-            let alone = Part::sum([&*tensor]).within(&whole);
+            let alone = TensorGroup::sum([&*tensor]).within(&whole);
             (tensor.share, tensor.relative_cost) = (alone.share, alone.relative_cost);
         }
         let role_parts = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
@@ -236,7 +236,7 @@ fn compared(tensor: &TensorCosts, measured: GgmlType) -> Option<Cost> {
 /// Some tensors, each alone at the type at which tensors are compared.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Part {
+pub struct TensorGroup {
     /// Tensors.
     pub n_tensors: u64,
     /// Their parameters.
@@ -260,7 +260,7 @@ pub struct RoleSensitivity {
     /// The tensors' name without the layer and `.weight`.
     pub role: String,
     #[serde(flatten)]
-    pub part: Part,
+    pub part: TensorGroup,
 }
 
 /// The tensors of a layer.
@@ -270,10 +270,10 @@ pub struct LayerSensitivity {
     /// The layer's number, from 0.
     pub layer: u32,
     #[serde(flatten)]
-    pub part: Part,
+    pub part: TensorGroup,
 }
 
-impl Part {
+impl TensorGroup {
     /// The sum of some tensors.
     fn sum<'t>(tensors: impl IntoIterator<Item = &'t TensorSensitivity>) -> Self {
         let mut part = Self {
@@ -314,9 +314,9 @@ impl Part {
 /// The sums of the tensors with the same key, as parts of the whole; those without one are left out.
 fn parts<K: Ord>(
     tensors: &[TensorSensitivity],
-    whole: &Part,
+    whole: &TensorGroup,
     key: impl Fn(&TensorCosts) -> Option<K>,
-) -> impl Iterator<Item = (K, Part)> {
+) -> impl Iterator<Item = (K, TensorGroup)> {
     let mut by_key: BTreeMap<K, Vec<&TensorSensitivity>> = BTreeMap::new();
     for of in tensors {
         if let Some(key) = key(&of.tensor) {
@@ -324,7 +324,7 @@ fn parts<K: Ord>(
         }
     }
     let parts = by_key.into_iter();
-    parts.map(|(key, of)| (key, Part::sum(of).within(whole)))
+    parts.map(|(key, of)| (key, TensorGroup::sum(of).within(whole)))
 }
 
 /// The warnings that a map deserves.

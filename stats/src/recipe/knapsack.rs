@@ -26,7 +26,7 @@ pub struct Solution {
 
 /// A change of one class's item on the way from the lightest solution to the cheapest.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct Change {
     pub class: usize,
     /// The index of the item after the step.
     pub item: usize,
@@ -48,7 +48,7 @@ pub struct Path {
     /// The lightest item of each class, of several the cheapest.
     pub lightest: Vec<usize>,
     /// The steps from there, the one that saves most for its weight first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Change>,
 }
 
 /// Finds the solution of the lowest cost, or one whose `bound` states how far it may be from that.
@@ -110,7 +110,7 @@ impl Path {
         for (class, (items, hull)) in classes.iter().zip(&hulls).enumerate() {
             for pair in hull.windows(2) {
                 let (from, to) = (items[pair[0]], items[pair[1]]);
-                steps.push(Step {
+                steps.push(Change {
                     class,
                     item: pair[1],
                     weight: to.weight - from.weight,
@@ -119,7 +119,7 @@ impl Path {
             }
         }
         // A stable order, so that those of a class stay in order.
-        let rate = |step: &Step| step.saving / step.weight;
+        let rate = |step: &Change| step.saving / step.weight;
         steps.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
         Self {
             lightest: hulls.iter().map(|hull| hull[0]).collect(),

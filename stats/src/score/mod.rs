@@ -122,7 +122,7 @@ use kl_formats::{Row, TokenRecord};
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::LogitMetrics;
 pub use pair::{RowPair, floor};
-use passes::Rows;
+use passes::SimdRows;
 pub use row_error::RowError;
 
 thread_local! {
@@ -141,7 +141,7 @@ thread_local! {
 pub fn score(pair: &RowPair<'_>) -> TokenRecord {
     with_logits(
         pair,
-        |logits| dispatch!(Level::new(), simd => passes::score(Rows::new(simd, logits, pair))),
+        |logits| dispatch!(Level::new(), simd => passes::score(SimdRows::new(simd, logits, pair))),
     )
 }
 
@@ -157,7 +157,7 @@ pub fn score(pair: &RowPair<'_>) -> TokenRecord {
 pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
     with_logits(
         pair,
-        |logits| dispatch!(Level::new(), simd => passes::distances(Rows::new(simd, logits, pair))),
+        |logits| dispatch!(Level::new(), simd => passes::distances(SimdRows::new(simd, logits, pair))),
     )
 }
 

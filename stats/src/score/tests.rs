@@ -7,7 +7,7 @@ use fearless_simd::{Level, Simd};
 use kl_formats::{Row, TokenRecord};
 use proptest::prelude::*;
 
-use super::passes::{self, ORDINARY, Rows};
+use super::passes::{self, ORDINARY, SimdRows};
 use super::{RowPair, score, testing, with_logits};
 
 /// Tolerances: twice the errors that the module's table states.
@@ -50,7 +50,7 @@ fn kernels() -> Vec<Kernel> {
         with_logits(pair, |logits| {
             simd.vectorize(
                 #[inline(always)]
-                || passes::score(Rows::new(simd, logits, pair)),
+                || passes::score(SimdRows::new(simd, logits, pair)),
             )
         })
     }

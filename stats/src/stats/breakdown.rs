@@ -63,7 +63,7 @@ impl Breakdown {
         names: PartNames<'_>,
     ) -> Self {
         let tokens = &table.tokens[..];
-        let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| {
+        let bins = |names: Vec<BinName>, bin_of: &dyn Fn(usize) -> usize| {
             bins(table, estimator, names, bin_of)
         };
         let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
@@ -100,7 +100,7 @@ impl Breakdown {
 fn bins(
     table: &TokenTable,
     estimator: &Estimator,
-    names: Vec<Name>,
+    names: Vec<BinName>,
     bin_of: &dyn Fn(usize) -> usize,
 ) -> Vec<Bin> {
     let sum = |klds: &mut dyn Iterator<Item = f64>| {
@@ -116,7 +116,7 @@ fn bins(
         }
     }
     let mut of_members = Estimator::new([], estimator.confidence);
-    let bin = |((label, from, to), members): (Name, Vec<u32>)| {
+    let bin = |((label, from, to), members): (BinName, Vec<u32>)| {
         let n_tokens = members.len();
         let members = members.iter().map(|index| *index as usize);
         let klds = members.clone().map(|at| all_klds[at]);
@@ -140,9 +140,9 @@ fn bins(
 }
 
 /// The label of a bin, and its ends.
-type Name = (String, Option<f64>, Option<f64>);
+type BinName = (String, Option<f64>, Option<f64>);
 
-fn confidence_names() -> Vec<Name> {
+fn confidence_names() -> Vec<BinName> {
     let edges = [None].into_iter().chain(CONFIDENCE_EDGES.map(Some));
     let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
     let name = |(from, to): (Option<f64>, Option<f64>)| {
@@ -157,7 +157,7 @@ fn confidence_names() -> Vec<Name> {
     edges.zip(ends).map(name).collect()
 }
 
-fn position_names() -> Vec<Name> {
+fn position_names() -> Vec<BinName> {
     let name = |power: u32| {
         let (from, to) = ((1_u64 << power) >> 1, 1_u64 << power);
         let label = match to - 1 {

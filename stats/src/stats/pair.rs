@@ -118,7 +118,7 @@ impl PairedComparison {
 }
 
 impl Nearer {
-    fn from_pairs(estimator: &Estimator, pairs: &[Pair<'_>]) -> Self {
+    fn from_pairs(estimator: &Estimator, pairs: &[RecordPair<'_>]) -> Self {
         let orders = pairs.iter().map(|(a, b)| a.kld.total_cmp(&b.kld));
         let count = |which| orders.clone().filter(|order| *order == which).count() as u64;
         let a_is_nearer = orders
@@ -134,10 +134,10 @@ impl Nearer {
 }
 
 /// One token's records under both models.
-type Pair<'r> = (&'r TokenRecord, &'r TokenRecord);
+type RecordPair<'r> = (&'r TokenRecord, &'r TokenRecord);
 
 /// The tokens that are compared, in the order of the text.
-fn pairs<'r>(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Vec<Pair<'r>> {
+fn pairs<'r>(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Vec<RecordPair<'r>> {
     let in_order = |records: &'r [TokenRecord]| {
         let mut usable: Vec<&TokenRecord> = records.iter().collect();
         usable.retain(|record| usable_kld(record).is_finite());
@@ -154,11 +154,11 @@ fn pairs<'r>(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Vec<Pair<'r>> {
 }
 
 /// The `n` tokens on which the KLDs differ most.
-fn top(mut pairs: Vec<Pair<'_>>, n: usize) -> Vec<PairedToken> {
-    let distance = |(a, b): &Pair<'_>| (a.kld - b.kld).abs();
+fn top(mut pairs: Vec<RecordPair<'_>>, n: usize) -> Vec<PairedToken> {
+    let distance = |(a, b): &RecordPair<'_>| (a.kld - b.kld).abs();
     pairs.sort_by(|x, y| distance(y).total_cmp(&distance(x)));
     pairs.truncate(n);
-    let token = |(a, b): Pair<'_>| PairedToken {
+    let token = |(a, b): RecordPair<'_>| PairedToken {
         location: TokenLocation::from_record(a),
         kld_a: a.kld,
         kld_b: b.kld,
@@ -192,7 +192,7 @@ pub struct McNemar {
 
 impl McNemar {
     /// Compares whether each token's top token agrees, under either model.
-    fn from_pairs(estimator: &Estimator, pairs: &[Pair<'_>]) -> Self {
+    fn from_pairs(estimator: &Estimator, pairs: &[RecordPair<'_>]) -> Self {
         let agrees = |record: &TokenRecord| record.ref_top == record.eval_top;
         let agree = pairs.iter().map(|(a, b)| [agrees(a), agrees(b)]);
         let which = [[true, true], [true, false], [false, true], [false, false]];

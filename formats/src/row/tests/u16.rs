@@ -7,7 +7,7 @@ use crate::row::RowLayout;
 fn stored(row: &[f32]) -> Vec<u32> {
     let mut bytes = vec![0x55; RowLayout::U16.row_bytes(row.len())];
     RowLayout::U16.encode(row, &mut bytes);
-    if Form::of(&bytes) == Some(Form::Exact) {
+    if U16Form::of(&bytes) == Some(U16Form::Exact) {
         bytes.clear();
         append_exact(row, &mut bytes);
     }
@@ -17,7 +17,7 @@ fn stored(row: &[f32]) -> Vec<u32> {
 }
 
 /// The row as it is read back, and its form.
-fn round_trip(row: &[f32]) -> (Form, Vec<f32>) {
+fn round_trip(row: &[f32]) -> (U16Form, Vec<f32>) {
     let words = stored(row);
     let bytes: &[u8] = bytemuck::cast_slice(&words);
     let view = view(bytes, row.len()).unwrap();
@@ -28,7 +28,7 @@ fn round_trip(row: &[f32]) -> (Form, Vec<f32>) {
     }
     assert_eq!(view.first(1).len(), 1.min(row.len()));
     assert_eq!(view.is_finite(), out.iter().all(|x| x.is_finite()));
-    (Form::of(bytes).unwrap(), out)
+    (U16Form::of(bytes).unwrap(), out)
 }
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -128,7 +128,7 @@ fn masks_are_kept_exactly() {
             let mut row = plain.clone();
             row[..n_masked].fill(mask);
             let (form, out) = round_trip(&row);
-            assert_eq!(form, Form::Masked, "{mask} {n_masked}");
+            assert_eq!(form, U16Form::Masked, "{mask} {n_masked}");
             assert_eq!(bits(&out[..n_masked]), bits(&row[..n_masked]));
             let error = kld(&softmax(&row), &softmax(&out));
             assert!(error < 2e-8, "{mask} {n_masked}: {error}");
@@ -156,7 +156,7 @@ fn rows_that_codes_cannot_hold_are_exact() {
         vec![f32::NAN; 3],
     ] {
         let (form, out) = round_trip(&row);
-        assert_eq!(form, Form::Exact);
+        assert_eq!(form, U16Form::Exact);
         assert_eq!(bits(&out), bits(&row));
     }
 }
@@ -169,7 +169,7 @@ fn the_rounding_of_the_widest_linear_rows_is_below_the_limit() {
         let max = row.iter().copied().fold(f32::MIN, f32::max);
         row[5] = max - 320.9;
         let (form, out) = round_trip(&row);
-        assert_eq!(form, Form::Linear);
+        assert_eq!(form, U16Form::Linear);
         let error = kld(&softmax(&row), &softmax(&out));
         // step²/24 is the mean over rows; where a few entries hold all the weight, up to step²/8.
         assert!(error < 3.0 * MAX_ERROR_NATS, "{scale}: {error}");
@@ -179,16 +179,16 @@ fn the_rounding_of_the_widest_linear_rows_is_below_the_limit() {
 #[test]
 fn constant_and_tiny_rows_keep_their_values() {
     for row in [[7.5; 40], [f32::MAX; 40], [f32::MIN; 40], [-0.0; 40]] {
-        assert_eq!(round_trip(&row), (Form::Linear, row.to_vec()));
+        assert_eq!(round_trip(&row), (U16Form::Linear, row.to_vec()));
     }
     assert_eq!(round_trip(&[0.0, 1e-42]).1.len(), 2);
     let (_, tiny) = round_trip(&[0.0, 1e-36, 2e-36]);
     assert!((tiny[1] - 1e-36).abs() < 2e-41, "{tiny:?}");
     let (form, tiny) = round_trip(&[0.0, -1e9, 1e-36, 2e-36]);
-    assert_eq!((form, tiny[1]), (Form::Masked, -1e9));
+    assert_eq!((form, tiny[1]), (U16Form::Masked, -1e9));
     assert!((tiny[2] - 1e-36).abs() < 2e-41, "{tiny:?}");
     let one = [f32::NEG_INFINITY, 3.0, f32::NEG_INFINITY];
-    assert_eq!(round_trip(&one), (Form::Masked, one.to_vec()));
+    assert_eq!(round_trip(&one), (U16Form::Masked, one.to_vec()));
 }
 
 proptest! {
@@ -197,7 +197,7 @@ proptest! {
         let (min, max) = finite_range(&row).unwrap();
         let half = f64::from(max - min) / 65535.0 * 0.51;
         let (form, out) = round_trip(&row);
-        prop_assert_eq!(form, Form::Linear);
+        prop_assert_eq!(form, U16Form::Linear);
         for (x, y) in row.iter().zip(out) {
             // Beside the code, the decoded sum is rounded to f32.
             let bound = half + f64::from(f32::EPSILON) * f64::from(x.abs().max(y.abs())) + 1e-12;
@@ -212,7 +212,7 @@ proptest! {
         any::<f32>(), -20f32..20.0, Just(f32::NEG_INFINITY), Just(-1e4f32), Just(-400f32)
     ], 1..80)) {
         let (form, out) = round_trip(&row);
-        if form == Form::Exact {
+        if form == U16Form::Exact {
             prop_assert_eq!(bits(&out), bits(&row));
         } else {
             prop_assert!(row.iter().all(|x| *x < f32::INFINITY));

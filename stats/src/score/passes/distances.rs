@@ -4,14 +4,14 @@ use std::f64::consts::LN_2;
 
 use fearless_simd::prelude::*;
 
-use super::rows::{Counted, Rows, blocks, lane_sum};
+use super::rows::{Counted, SimdRows, blocks, lane_sum};
 use super::sums::Sums;
 use crate::score::logit_metrics::{LogitMetrics, SMOOTHING};
 use crate::score::vector::{exp, ln, polynomial};
 
 /// Compares the logits of two rows, and their softmaxes by other numbers than the KLD.
 #[inline(always)]
-pub(in crate::score) fn distances<S: Simd>(rows: Rows<'_, S>) -> LogitMetrics {
+pub(in crate::score) fn distances<S: Simd>(rows: SimdRows<'_, S>) -> LogitMetrics {
     let Ok(sums) = rows.two_passes() else {
         return LogitMetrics::EXCLUDED;
     };
@@ -62,7 +62,7 @@ struct Half<S: Simd> {
 /// The sums of these terms over all entries.
 #[inline(always)]
 fn sum<S: Simd, const N: usize>(
-    rows: Rows<'_, S>,
+    rows: SimdRows<'_, S>,
     mut terms: impl FnMut(Half<S>) -> [S::f64s; N],
 ) -> [f64; N] {
     let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));
@@ -108,7 +108,7 @@ fn sum<S: Simd, const N: usize>(
 /// The cosine distance, the Jensen-Shannon divergence and the smoothed KLD, of rows with these sums, and with
 /// logits whose squares have these sums.
 #[inline(always)]
-fn relative<S: Simd>(rows: Rows<'_, S>, sums: &Sums, squares: [f64; 2]) -> [f64; 3] {
+fn relative<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums, squares: [f64; 2]) -> [f64; 3] {
     let entries = rows.logits[0].iter().zip(rows.logits[1]);
     let n = entries.len();
     let [ref_floor, eval_floor] = rows.floors.map(|floor| floor.unwrap_or(f32::NAN));

@@ -13,7 +13,7 @@ use kl_formats::TokenRecord;
 
 use super::vector::UNDERFLOW;
 pub(super) use distances::distances;
-pub(super) use rows::Rows;
+pub(super) use rows::SimdRows;
 use rows::{count_above, is_masked_elsewhere, rank};
 use sums::Sums;
 
@@ -23,7 +23,7 @@ pub(super) const ORDINARY: f32 = 300.0;
 /// Scores two rows of the same length, at least 1: sums over them, in one pass where that will do,
 /// and the numbers of the module's table from the sums.
 #[inline(always)]
-pub(super) fn score<S: Simd>(rows: Rows<'_, S>) -> TokenRecord {
+pub(super) fn score<S: Simd>(rows: SimdRows<'_, S>) -> TokenRecord {
     let record = match rows.sums() {
         Ok(sums) => record(rows, &sums),
         Err(have_softmax) => excluded(have_softmax),
@@ -35,7 +35,7 @@ pub(super) fn score<S: Simd>(rows: Rows<'_, S>) -> TokenRecord {
 }
 
 #[inline(always)]
-fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
+fn record<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> TokenRecord {
     let [reference, eval] = rows.logits;
     let are_infinite = are_infinite(rows, sums);
     let [p, q] = sums.weights;
@@ -89,7 +89,7 @@ fn record<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> TokenRecord {
 /// KL(p‖q) and KL(q‖p).
 #[inline(always)]
 fn divergences<S: Simd>(
-    rows: Rows<'_, S>,
+    rows: SimdRows<'_, S>,
     sums: &Sums,
     are_infinite: [bool; 2],
     are_equal: bool,
@@ -134,7 +134,7 @@ pub(super) fn excluded(have_softmax: [bool; 2]) -> TokenRecord {
 /// Whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
 /// the other.
 #[inline(always)]
-fn are_infinite<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [bool; 2] {
+fn are_infinite<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> [bool; 2] {
     // No entry that both know, or none of any weight.
     if sums.weights.contains(&0.0) {
         return [true; 2];

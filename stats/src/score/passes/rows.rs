@@ -19,7 +19,7 @@ pub(super) fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
 /// A [`RowPair`], read with some instruction set. Of two numbers or more, the first is the
 /// reference's, the second the evaluated row's.
 #[derive(Clone, Copy)]
-pub(in crate::score) struct Rows<'a, S> {
+pub(in crate::score) struct SimdRows<'a, S> {
     pub simd: S,
     pub logits: [&'a [f32]; 2],
     pub next: Option<u32>,
@@ -49,7 +49,7 @@ pub(super) struct Entries<S: Simd> {
     has_floor: [bool; 2],
 }
 
-impl<'a, S: Simd> Rows<'a, S> {
+impl<'a, S: Simd> SimdRows<'a, S> {
     /// The rows of `pair`, which are decoded to these logits.
     pub fn new(simd: S, logits: [&'a [f32]; 2], pair: &RowPair<'_>) -> Self {
         Self {

@@ -4,7 +4,7 @@
 use fearless_simd::prelude::*;
 
 use super::ORDINARY;
-use super::rows::{Counted, Rows, blocks, lane_sum};
+use super::rows::{Counted, SimdRows, blocks, lane_sum};
 use super::sums::Sums;
 use crate::score::vector::{exp, exp_f32, polynomial};
 
@@ -31,7 +31,7 @@ const FAR: f64 = 1000.0;
 /// Both terms are u²/2 to first order: an error ε of all u, as the first pass makes in ln(P/Q),
 /// changes the sums by ε²/2 only.
 #[inline(always)]
-pub(super) fn close<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [f64; 2] {
+pub(super) fn close<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> [f64; 2] {
     // A literal in each, so that the loop over every entry is compiled by itself.
     if sums.may_be_masked || rows.floors != [None; 2] {
         close_of(rows, sums, Counted::Known)
@@ -41,7 +41,7 @@ pub(super) fn close<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> [f64; 2] {
 }
 
 #[inline(always)]
-fn close_of<S: Simd>(rows: Rows<'_, S>, sums: &Sums, counted: Counted) -> [f64; 2] {
+fn close_of<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums, counted: Counted) -> [f64; 2] {
     let [p_scale, q_scale] = sums.weights.map(f64::recip);
     let ln_ratio = (sums.weights[0] / sums.weights[1]).ln();
     // The distance of logits for which u is 0.
@@ -137,7 +137,7 @@ impl Normaliser {
 /// `min(p, q)` is e^x of the smaller of both log-probabilities: one exponential for each entry, in
 /// f32.
 #[inline(always)]
-pub(super) fn acceptance<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> f64 {
+pub(super) fn acceptance<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> f64 {
     // No entry that both know.
     if sums.weights.contains(&0.0) {
         return 0.0;
@@ -154,8 +154,8 @@ pub(super) fn acceptance<S: Simd>(rows: Rows<'_, S>, sums: &Sums) -> f64 {
 
 /// The sum, without looking for floors and shifts if the pair is `PLAIN`.
 #[inline(always)]
-fn common<S: Simd, const PLAIN: bool>(rows: Rows<'_, S>, of: [Normaliser; 2]) -> f64 {
-    let Rows { simd, floors, .. } = rows;
+fn common<S: Simd, const PLAIN: bool>(rows: SimdRows<'_, S>, of: [Normaliser; 2]) -> f64 {
+    let SimdRows { simd, floors, .. } = rows;
     let n = rows.logits[0].len();
     let step = TOGETHER * S::f32s::LEN;
     let mut total: [S::f64s; 2] = [0.0.simd_into(simd); 2];

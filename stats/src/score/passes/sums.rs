@@ -3,7 +3,7 @@
 use fearless_simd::prelude::*;
 
 use super::ORDINARY;
-use super::rows::{Counted, Entries, Rows, Top, blocks, lane_sum};
+use super::rows::{Counted, Entries, SimdRows, Top, blocks, lane_sum};
 use crate::score::vector::{exp, exp_ordinary};
 
 /// Rows with fewer entries take two passes, in which the largest entry weighs exactly 1.
@@ -26,7 +26,7 @@ pub(super) struct Sums {
     pub may_be_masked: bool,
 }
 
-impl<S: Simd> Rows<'_, S> {
+impl<S: Simd> SimdRows<'_, S> {
     /// The sums; `Err` for rows of which one has no softmax: whether each has.
     #[inline(always)]
     pub(super) fn sums(&self) -> Result<Sums, [bool; 2]> {
