@@ -165,10 +165,10 @@ const MIXED: &str = r#"is a prompt in JSON, but the first line is plain text: wr
 /// The group that a line's JSON object names, if it names one.
 fn group(json: &str) -> Result<Option<String>, String> {
     #[derive(Deserialize)]
-    struct PromptLine {
+    struct GroupLine {
         group: Option<String>,
     }
-    let line: PromptLine =
+    let line: GroupLine =
         serde_json::from_str(json).map_err(|_| "group must be a string".to_owned())?;
     match &line.group {
         Some(group) if !is_group_name(group) => Err(format!("group {group:?}: {GROUP_NAMES}")),

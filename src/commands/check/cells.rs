@@ -14,7 +14,7 @@ const LARGEST: u32 = 512;
 
 /// A setting: where the model lies, and how it is run.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub struct CheckSetting {
     pub settings: CellSettings,
     pub model: ModelOptions,
     pub context: ContextOptions,
@@ -22,7 +22,7 @@ pub struct Setting {
     pub windows: Range<usize>,
 }
 
-impl Setting {
+impl CheckSetting {
     /// This setting with the noise of rounding.
     pub fn with_noise(&self) -> Self {
         let mut noisy = self.clone();
@@ -53,7 +53,7 @@ pub struct Cells<'c> {
 impl Cells<'_> {
     /// The plain settings, on the CPU: one batch after another of as many tokens as llama.cpp computes at
     /// once, without flash attention unless the cache needs it.
-    pub fn plain(&self) -> Setting {
+    pub fn plain(&self) -> CheckSetting {
         let needs_it = self.run.type_v.is_quantized();
         let flash_attn = if needs_it {
             FlashAttention::On
@@ -74,7 +74,7 @@ impl Cells<'_> {
         n_ubatch: u32,
         flash_attn: FlashAttention,
         threads: u32,
-    ) -> Setting {
+    ) -> CheckSetting {
         let n_ubatch = n_ubatch.min(self.n_ctx);
         let context = ContextOptions {
             n_ctx: self.n_ctx,
@@ -86,7 +86,7 @@ impl Cells<'_> {
             ..ContextOptions::default()
         };
         let is_slow = n_ubatch <= 8 || threads < self.run.threads;
-        Setting {
+        CheckSetting {
             settings: CellSettings::new(model, &context, &self.devices),
             windows: if is_slow {
                 self.few_windows()
@@ -100,7 +100,7 @@ impl Cells<'_> {
 
     /// The cells of a model on one device: batches of all sizes, with flash attention, and without it unless
     /// values are quantized, for which llama.cpp needs it.
-    fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = Setting> {
+    fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = CheckSetting> {
         use FlashAttention::{Off, On};
         let run = self.run;
         let without = [LARGEST, 64, 8, 1].map(|n| (Off, n));
@@ -110,10 +110,10 @@ impl Cells<'_> {
     }
 
     /// All settings but the plain ones, sorted by where the model lies; the user's own come last.
-    pub fn all(&self) -> Vec<Setting> {
+    pub fn all(&self) -> Vec<CheckSetting> {
         let (run, plain) = (self.run, self.plain());
         let flash_attn = plain.context.flash_attn;
-        let mut cells: Vec<Setting> = self.kernels(&on_cpu()).collect();
+        let mut cells: Vec<CheckSetting> = self.kernels(&on_cpu()).collect();
         cells.push(self.cell(&on_cpu(), LARGEST, flash_attn, 1));
         for device in &self.devices {
             let whole = ModelOptions {

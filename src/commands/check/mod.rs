@@ -21,7 +21,7 @@ use crate::report::check::{
 };
 use crate::report::{ModelInfo, Versions};
 use crate::stats::{linear, sorted};
-use cells::{Cells, Setting, on_cpu};
+use cells::{Cells, CheckSetting, on_cpu};
 use differences::{NodeDifference, added, differences, first_node};
 
 /// The rows of a setting are wrong if they have more than this many times the noise's KLD, even if its layers,
@@ -156,12 +156,12 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         engine: &'c E,
         model: &'m E::Model<'c>,
         cells: &Cells<'_>,
-        all: &[Setting],
+        all: &[CheckSetting],
         bench: Bench<'c>,
     ) -> Result<Self> {
         let (plain, few, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
         let rows_of =
-            |cell: &Setting| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
+            |cell: &CheckSetting| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
         let n_rows = Some(all.iter().chain([&plain]).map(rows_of).sum());
         let n_cells = Some(all.len() as u64);
         let mut checking = Self {
@@ -191,7 +191,10 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
 
     /// Checks all settings; those of one place follow each other. A setting that cannot be run is
     /// skipped, unless it is the user's.
-    fn check_all(&mut self, all: Vec<Setting>) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
+    fn check_all(
+        &mut self,
+        all: Vec<CheckSetting>,
+    ) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
         let (on_cpu, watch) = (self.model, self.bench.watch);
         let (mut checked, mut skipped) = (Vec::new(), Vec::new());
         let mut loaded: Option<(ModelOptions, E::Model<'c>)> = None;
@@ -222,7 +225,12 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         Ok((checked, skipped))
     }
 
-    fn trace(&self, model: &E::Model<'c>, cell: &Setting, nodes: Nodes) -> Result<Vec<TracedNode>> {
+    fn trace(
+        &self,
+        model: &E::Model<'c>,
+        cell: &CheckSetting,
+        nodes: Nodes,
+    ) -> Result<Vec<TracedNode>> {
         let traced = self.bench.rows.windows.get(self.traced.clone());
         let windows = traced.unwrap_or_default();
         let outputs = model.trace(&cell.context, windows, &self.positions, nodes)?;
@@ -231,7 +239,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &E::Model<'c>, cell: &Setting) -> Result<Seen> {
+    fn see(&mut self, model: &E::Model<'c>, cell: &CheckSetting) -> Result<Seen> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
@@ -246,7 +254,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting and judges its differences by those that noise makes.
-    fn check(&mut self, model: &E::Model<'c>, cell: &Setting) -> Result<CheckedCell> {
+    fn check(&mut self, model: &E::Model<'c>, cell: &CheckSetting) -> Result<CheckedCell> {
         let (seen, noise) = (self.see(model, cell)?, &self.noise);
         let mut layers = seen.layers.iter().zip(&noise.layers);
         let wrong = layers.find(|(layer, noise)| layer.exceeds(noise));
@@ -274,7 +282,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     fn look_into(
         &self,
         model: &E::Model<'c>,
-        cell: &Setting,
+        cell: &CheckSetting,
         layer: Option<u32>,
         noise: &NodeDifference,
     ) -> Result<FirstDifference> {

@@ -194,7 +194,7 @@ impl ChatTemplate {
         let mut values = values.clone();
         values.insert("messages".to_owned(), messages);
         values.insert(ASKS.to_owned(), asks.into());
-        let mut text = Output(Vec::new());
+        let mut text = RenderedText(Vec::new());
         template.render_captured_to(Value::from(values), &mut text)?;
         String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
     }
@@ -204,12 +204,12 @@ impl ChatTemplate {
 const ASKS: &str = "add_generation_prompt";
 
 /// A template's output, up to [`MAX_BYTES`].
-struct Output(Vec<u8>);
+struct RenderedText(Vec<u8>);
 
 /// The most bytes in a prompt's text.
 const MAX_BYTES: usize = 64 << 20;
 
-impl io::Write for Output {
+impl io::Write for RenderedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len() + bytes.len() > MAX_BYTES {
             return Err(io::Error::other("the prompt is longer than 64 MiB"));

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::number::{count_of, finite};
 use super::result::{ModelInfo, Versions};
 use super::warning::Warning;
-use crate::recipe::{Additivity, CheckedCell, Cost, Sensitivities, TensorCosts};
+use crate::recipe::{Additivity, CheckedPrediction, Cost, Sensitivities, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
 /// The fewest windows whose spread says enough about other text.
@@ -70,7 +70,7 @@ pub struct Sensitivity {
     /// All tensors at one type at once, against the sum of the tensors alone.
     pub additivity: Vec<Additivity>,
     /// Tensors at a type that was predicted first, and then measured.
-    pub checks: Vec<CheckedCell>,
+    pub checks: Vec<CheckedPrediction>,
     /// Warnings to read before you trust the numbers.
     pub warnings: Vec<Warning>,
     /// Bits a parameter of the smallest mixture.

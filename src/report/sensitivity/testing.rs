@@ -4,7 +4,7 @@ use kl_formats::{Cell, GgmlType, MapHeader, Mixture, SensitivityMap};
 use serde_json::{Value, json};
 
 use super::Sensitivity;
-use crate::recipe::{Additivity, CheckedCell, Cost, Sensitivities, TensorCosts};
+use crate::recipe::{Additivity, CheckedPrediction, Cost, Sensitivities, TensorCosts};
 use crate::report::tests::made_up;
 use crate::stats::{Confidence, Estimate};
 
@@ -188,7 +188,7 @@ fn of(file: &str, mut tensors: Vec<TensorCosts>) -> Sensitivity {
     let checks = checks.map(|(i, name, times)| {
         let predicted = kld_at(&tensors[i], name);
         let measured = times * predicted;
-        CheckedCell {
+        CheckedPrediction {
             tensor: tensors[i].name.clone(),
             kind: kind(name),
             predicted,

@@ -1,7 +1,7 @@
 //! A map as text, and in sentences.
 
 use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorGroup, TensorSensitivity};
-use crate::recipe::{Additivity, CheckedCell, quoted};
+use crate::recipe::{Additivity, CheckedPrediction, quoted};
 use crate::report::layout::{Sheet, hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{
@@ -222,17 +222,17 @@ impl Sensitivity {
         &self,
         name: &dyn Fn(&str) -> String,
         n: usize,
-    ) -> Table<&CheckedCell> {
-        let mut checks: Vec<&CheckedCell> = self.checks.iter().collect();
-        let off = |check: &CheckedCell| times_predicted(check).ln().abs();
+    ) -> Table<&CheckedPrediction> {
+        let mut checks: Vec<&CheckedPrediction> = self.checks.iter().collect();
+        let off = |check: &CheckedPrediction| times_predicted(check).ln().abs();
         checks.sort_by(|a, b| off(b).total_cmp(&off(a)));
         let mut title = "Predicted, then measured".to_owned();
         if n < checks.len() {
             title += &format!(" (the {n} that are farthest off)");
         }
-        let tensor = |of: &&CheckedCell| format!("  {}", without_weight(&name(&of.tensor)));
-        let measured = |of: &&CheckedCell| Some(of.measured.value);
-        let times = |of: &&CheckedCell| Some(times_predicted(of));
+        let tensor = |of: &&CheckedPrediction| format!("  {}", without_weight(&name(&of.tensor)));
+        let measured = |of: &&CheckedPrediction| Some(of.measured.value);
+        let times = |of: &&CheckedPrediction| Some(times_predicted(of));
         let factors = off_by(&checks);
         Table::new(title, checks.into_iter().take(n))
             .left("\n  tensor", tensor)
@@ -286,14 +286,14 @@ impl Sensitivity {
 }
 
 /// A measurement over its prediction.
-fn times_predicted(check: &CheckedCell) -> f64 {
+fn times_predicted(check: &CheckedPrediction) -> f64 {
     check.measured.value / check.predicted
 }
 
 /// States by what factors predictions are off; `checks` has the farthest first. `None` where no
 /// measurement is above 0.
-fn off_by(checks: &[&CheckedCell]) -> Option<String> {
-    let factor = |of: &&CheckedCell| finite(times_predicted(of).ln().abs().exp());
+fn off_by(checks: &[&CheckedPrediction]) -> Option<String> {
+    let factor = |of: &&CheckedPrediction| finite(times_predicted(of).ln().abs().exp());
     let factors: Vec<f64> = checks.iter().filter_map(factor).collect();
     Some(match factors[..] {
         [] => return None,

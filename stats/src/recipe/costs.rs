@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use kl_formats::{GgmlType, MapTensor, SensitivityMap};
 
 use super::combination::{CellMean, Combination, Doubt};
-use super::{CheckedCell, role_and_layer};
+use super::{CheckedPrediction, role_and_layer};
 use crate::stats::Confidence;
 
 /// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
@@ -281,7 +281,7 @@ impl<'m> Reader<'m> {
 
     /// The single cells that follow from another one, and the standard deviation of the logarithm of a KLD
     /// that follows from another type's: what these are off, less what few windows explain of it.
-    pub fn checks(&self, confidence: Confidence) -> (Vec<CheckedCell>, f64) {
+    pub fn checks(&self, confidence: Confidence) -> (Vec<CheckedPrediction>, f64) {
         let (mut checks, mut squares) = (Vec::new(), Vec::new());
         for known in &self.tensors {
             for (&kind, &cell) in &known.singles {
@@ -296,7 +296,7 @@ impl<'m> Reader<'m> {
                     let of_windows = ratio.of_windows(self.means).map(|(_, sd)| sd * sd);
                     squares.push(off.min(FARTHEST_CHECK).powi(2) - of_windows.sum::<f64>());
                 }
-                checks.push(CheckedCell {
+                checks.push(CheckedPrediction {
                     tensor: known.tensor.name.clone(),
                     kind,
                     predicted: predicted.value,

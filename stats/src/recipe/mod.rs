@@ -76,7 +76,7 @@ pub struct Additivity {
 /// A cell that was predicted, and then measured.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
-pub struct CheckedCell {
+pub struct CheckedPrediction {
     /// The tensor's name.
     pub tensor: String,
     /// The type that it was given.

@@ -7,7 +7,7 @@ use kl_formats::{Cell, GgmlType, MapTensor, Mixture, SensitivityMap};
 use super::additivity::{Curve, Whole};
 use super::combination::{CellMean, Combination, mean_of};
 use super::costs::{Known, Reader};
-use super::{Additivity, CheckedCell, Cost, Recipe, RecipeKld, RecipeTensor, TensorCosts};
+use super::{Additivity, CheckedPrediction, Cost, Recipe, RecipeKld, RecipeTensor, TensorCosts};
 use crate::stats::{Confidence, Estimate};
 
 /// The KLD that each tensor costs at each type, and the bytes.
@@ -22,7 +22,7 @@ pub struct Sensitivities {
     /// The whole model at one type, against the sum of its tensors.
     pub additivity: Vec<Additivity>,
     /// Cells that were predicted from another type, and then measured.
-    pub checks: Vec<CheckedCell>,
+    pub checks: Vec<CheckedPrediction>,
     /// Tensors that could have a type of the map, and of which it says nothing: they keep their own.
     pub unknown: Vec<String>,
     /// Bytes of the tensors' data besides those tensors, without padding.
@@ -99,7 +99,7 @@ impl Sensitivities {
         tensors: Vec<TensorCosts>,
         fixed_bytes: u64,
         additivity: Vec<Additivity>,
-        checks: Vec<CheckedCell>,
+        checks: Vec<CheckedPrediction>,
     ) -> Self {
         Self {
             n_params: tensors.iter().map(|tensor| tensor.n_params).sum(),
