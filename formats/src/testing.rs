@@ -207,7 +207,7 @@ pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Ve
         let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..row_bytes];
         layout.encode(row, bytes);
         match layout.form(bytes) {
-            Some(row::Form::Exact) => out.copy_from_slice(row),
+            Some(row::U16Form::Exact) => out.copy_from_slice(row),
             _ => layout.view(bytes, n_vocab).unwrap().decode_into(&mut out),
         }
         out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
