@@ -11,7 +11,7 @@ use super::combination::{Combination, Doubt};
 /// have on another text (docs/RECIPES.md).
 const DOUBT: f64 = 0.04;
 
-/// The same without such cells.
+/// The standard deviation without cells of whole models around the mixture.
 const DOUBT_WITHOUT: f64 = 0.2;
 
 /// Cells whose sums are within this factor are one, since the slope between them would be mere chance.

@@ -1,6 +1,6 @@
 //! The mean KLD of each cell, how sure it is, and numbers that are made of several.
 //!
-//! What makes a window hard is common to most tensors. So a cell of few windows counts as its share of
+//! A window that is hard for one tensor is hard for most. So a cell of few windows counts as its share of
 //! a cell with more tensors and more windows, over the windows that both have, times that one's KLD.
 //!
 //! Few windows do not show how much windows differ, so cells lend each other their variances: that of
@@ -30,7 +30,7 @@ pub struct CellMean {
     pub has_tokens: bool,
     /// In nats.
     pub value: f64,
-    /// The index of the cell of which it is a share.
+    /// The index of the cell that it is a share of.
     pub share_of: Option<usize>,
     /// The relative variance of the mean, or of the share; `None` where no cell has two windows.
     pub variance: Option<f64>,
@@ -115,8 +115,8 @@ fn n_windows(cell: &Cell) -> f64 {
 /// The mean KLD of a cell's first windows.
 pub fn mean_of(cell: &Cell, n_windows: usize) -> Option<f64> {
     let klds: f64 = cell.klds.iter().take(n_windows).sum();
-    let n_tokens = cell.n_tokens.iter().take(n_windows).copied();
-    let n_tokens: f64 = n_tokens.map(f64::from).sum();
+    let of_windows = cell.n_tokens.iter().take(n_windows).copied();
+    let n_tokens: f64 = of_windows.map(f64::from).sum();
     (n_tokens > 0.0).then(|| klds / n_tokens)
 }
 
@@ -184,7 +184,7 @@ impl Combination {
         scaled
     }
 
-    /// The same value with a relative standard deviation more.
+    /// This value with one more doubt, of a `relative` standard deviation.
     pub fn doubted(mut self, doubt: Doubt, relative: f64) -> Self {
         *self.doubts.entry(doubt).or_default() += relative * self.value;
         self

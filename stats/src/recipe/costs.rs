@@ -33,11 +33,11 @@ const CHECKS_OF_DOUBT: f64 = 4.0;
 /// At types of fewer bits, weights cost far more than activations.
 const MANY_BITS: f64 = 6.0;
 
-/// The same of a tensor's share of its group: on the fixtures' model, layers of a role differ by 0.6 to
-/// 1.3.
+/// The standard deviation of the logarithm of a tensor's share of its group's KLD: on the fixtures' model,
+/// layers of a role differ by 0.6 to 1.3.
 const SHARE_DOUBT: f64 = 0.7;
 
-/// The same of a tensor that was not measured.
+/// The standard deviation of the logarithm of the KLD of a tensor that was not measured.
 const ROLE_DOUBT: f64 = 1.0;
 
 /// A group's other tensors have at least this part of the share that they would have without those
@@ -100,9 +100,9 @@ impl<'m> Reader<'m> {
     /// # Errors
     /// A map in which nothing was measured.
     pub fn read(map: &'m SensitivityMap, means: &'m [CellMean]) -> Result<Self, String> {
-        let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);
-        let index: BTreeMap<_, _> = tensors.clone().map(|of| &*of.name).zip(0..).collect();
-        let tensors = tensors.map(|tensor| {
+        let quantizable = map.header.tensors.iter().filter(|of| of.is_quantizable);
+        let index: BTreeMap<_, _> = quantizable.clone().map(|of| &*of.name).zip(0..).collect();
+        let tensors = quantizable.map(|tensor| {
             let (role, layer) = role_and_layer(&tensor.name);
             let errors = map.errors.get(&tensor.name).cloned();
             Known {
@@ -146,8 +146,8 @@ impl<'m> Reader<'m> {
         }
         let usual = self.map.header.measured_type;
         for known in &mut self.tensors {
-            let usable = known.singles.iter();
-            let usable = usable.filter(|(kind, _)| known.error_above_0(**kind).is_some());
+            let singles = known.singles.iter();
+            let usable = singles.filter(|(kind, _)| known.error_above_0(**kind).is_some());
             let rank = |(kind, cell): &(&GgmlType, &usize)| {
                 (**kind == usual, self.map.cells[**cell].klds.len())
             };
@@ -194,8 +194,8 @@ impl<'m> Reader<'m> {
                 left = whole.times(least);
             }
             for (index, kind, error) in rest.into_iter().filter(|(.., error)| *error > 0.0) {
-                let kld = left.times(error / of_rest);
-                let kld = kld.doubted(Doubt::Tensor(index), SHARE_DOUBT);
+                let share = left.times(error / of_rest);
+                let kld = share.doubted(Doubt::Tensor(index), SHARE_DOUBT);
                 self.tensors[index].source = Some((kind, kld));
             }
         }
@@ -204,11 +204,11 @@ impl<'m> Reader<'m> {
     /// Gives the tensors with weight errors that have no source yet that of the median tensor of their
     /// role, or of all where the role has none; and those whose KLD was lost a part of it.
     fn fill_in(&mut self) -> Result<(), String> {
-        let known = self.tensors.iter().filter_map(|of| {
+        let with_source = self.tensors.iter().filter_map(|of| {
             let (kld, error) = of.known().filter(|(kld, _)| kld.value > 0.0)?;
             Some((of.role.clone(), kld.clone(), error))
         });
-        let mut known: Vec<_> = known.collect();
+        let mut known: Vec<_> = with_source.collect();
         known.sort_by(|(_, a, a_error), (_, b, b_error)| {
             (a.value / a_error).total_cmp(&(b.value / b_error))
         });
@@ -227,8 +227,8 @@ impl<'m> Reader<'m> {
                 None if tensor.error(usual).is_some() => (1.0, Some(usual)),
                 None => (1.0, tensor.errors.keys().next().copied()),
             };
-            let of_role = known.iter().filter(|(role, ..)| *role == tensor.role);
-            let of_role: Vec<_> = of_role.collect();
+            let is_of_role = |of: &&(String, Combination, f64)| of.0 == tensor.role;
+            let of_role: Vec<_> = known.iter().filter(is_of_role).collect();
             let (_, like, of_like) = of_role.get(of_role.len() / 2).unwrap_or(&of_all);
             tensor.source = kind.and_then(|kind| {
                 let error = tensor.error_above_0(kind)?;
@@ -239,8 +239,8 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
-    /// What rounding activations adds to the weight errors of each role that was exchanged whole, by the
-    /// elements of a block: of the cells with one size of blocks, that of the most bits shows it best.
+    /// The error that rounding activations adds to the weight errors of each role that was exchanged whole, by
+    /// the elements of a block: of the cells with one size of blocks, that of the most bits shows it best.
     fn rounding(&self) -> BTreeMap<(String, u64), (f64, f64)> {
         let mut best = BTreeMap::<(String, u64), (f64, f64)>::new();
         for cell in 0..self.map.cells.len() {
@@ -254,13 +254,13 @@ impl<'m> Reader<'m> {
         best
     }
 
-    /// What a cell shows of that, if it is of a whole role at one type of many bits.
+    /// The error by rounding that a cell shows, if it is of a whole role at one type of many bits.
     fn rounding_of_role(&self, cell: usize) -> Option<(String, GgmlType, f64)> {
         let exchanged = &self.map.cells[cell].exchanged;
         let kind = *exchanged.values().next()?;
-        let members = exchanged.keys().map(|name| self.index.get(&**name));
-        let members = members.map(|index| Some(&self.tensors[*index?]));
-        let members: Vec<&Known<'_>> = members.collect::<Option<_>>()?;
+        let indices = exchanged.keys().map(|name| self.index.get(&**name));
+        let known = indices.map(|index| Some(&self.tensors[*index?]));
+        let members: Vec<&Known<'_>> = known.collect::<Option<_>>()?;
         let role = &members[0].role;
         let is_of_one = members.len() > 1
             && members.iter().all(|known| known.role == *role)
@@ -311,18 +311,17 @@ impl<'m> Reader<'m> {
     }
 
     /// The KLD of each tensor at each type that it was measured at or has a weight error at, from the
-    /// cell at it, or else from the one whose weight error is nearest; and at its own type. Tensors of
-    /// which the map says nothing have that alone. `type_doubt` is that of [`Self::checks`].
+    /// cell at it, or else from the one whose weight error is nearest; and at its own type. Tensors
+    /// that the map does not cover have only their own type. `type_doubt` is that of [`Self::checks`].
     pub fn klds(&self, type_doubt: f64) -> Vec<BTreeMap<GgmlType, Combination>> {
         let tensors = self.tensors.iter().enumerate();
         let klds = tensors.map(|(index, known)| {
-            let cells = known.singles.iter();
-            let cells = cells.map(|(&kind, &cell)| (kind, Combination::of_cell(self.means, cell)));
-            let cells: Vec<(GgmlType, Combination)> = cells.collect();
+            let kld_of = |(&kind, &cell)| (kind, Combination::of_cell(self.means, cell));
+            let cells: Vec<(GgmlType, Combination)> = known.singles.iter().map(kld_of).collect();
             let above_0 = cells.iter().filter(|(_, kld)| kld.value > 0.0);
-            let sources = above_0.chain(&known.source);
-            let sources = sources.filter_map(|of| Some((known.error_above_0(of.0)?, of)));
-            let sources: Vec<(f64, &(GgmlType, Combination))> = sources.collect();
+            let possible = above_0.chain(&known.source);
+            let with_errors = possible.filter_map(|of| Some((known.error_above_0(of.0)?, of)));
+            let sources: Vec<(f64, &(GgmlType, Combination))> = with_errors.collect();
             let mut klds = BTreeMap::new();
             for (&kind, error) in &known.errors {
                 let distance = |of: f64| (error / of).ln().abs();

@@ -47,8 +47,8 @@ pub fn flags(mixture: &Mixture, types: &str) -> Vec<String> {
     // Versions of llama.cpp give a second table of embeddings the first one's type; without the flag
     // the file counts.
     let of_layers = kind("per_layer_token_embd.weight");
-    let embedding = kind("token_embd.weight");
-    let embedding = embedding.filter(|of| of_layers.is_none_or(|kind| kind == *of));
+    let of_tokens = kind("token_embd.weight");
+    let embedding = of_tokens.filter(|of| of_layers.is_none_or(|kind| kind == *of));
     let mut flags = vec!["--tensor-type-file".to_owned(), types.to_owned()];
     for (flag, kind) in [
         ("--output-tensor-type", kind("output.weight")),

@@ -127,8 +127,8 @@ impl Path {
         }
     }
 
-    /// What the choices of these weights, which rise, cost by the items of `classes`; between two steps a
-    /// part of the second.
+    /// The costs, by the items of `classes`, of the choices of these weights, which rise; a weight between two
+    /// steps counts a part of the second.
     pub fn sums(&self, classes: &[Vec<Item>], weights: &[f64]) -> Vec<f64> {
         let lightest = classes.iter().zip(&self.lightest);
         let mut chosen: Vec<Item> = lightest.map(|(items, &i)| items[i]).collect();
@@ -253,11 +253,11 @@ impl Core {
     /// bound. `Some(None)` if there is none, `None` if there are too many combinations.
     fn search(&self, most: f64) -> Option<Option<Vec<usize>>> {
         let mut weight = 0.0;
-        // The classes of which several items are possible, and their least and most weights.
+        // The classes with several possible items, and their least and most weights.
         let mut open = Vec::new();
         for (class, items) in self.classes.iter().enumerate() {
-            let possible = items.iter().zip(0..).filter(|(item, _)| item.cost <= most);
-            let possible: Vec<(&Item, u32)> = possible.collect();
+            let is_possible = |(item, _): &(&Item, u32)| item.cost <= most;
+            let possible: Vec<_> = items.iter().zip(0..).filter(is_possible).collect();
             let weights = possible.iter().map(|(item, _)| item.weight);
             let least = weights.clone().fold(f64::INFINITY, f64::min);
             let greatest = weights.fold(f64::NEG_INFINITY, f64::max);
@@ -293,8 +293,8 @@ impl Core {
             }
             layers.push(next);
         }
-        let ends = layers[layers.len() - 1].iter().enumerate();
-        let ends = ends.filter(|(_, state)| state.weight <= self.budget);
+        let last = layers[layers.len() - 1].iter().enumerate();
+        let ends = last.filter(|(_, state)| state.weight <= self.budget);
         let best = ends.min_by(|(_, a), (_, b)| self.cost(a).total_cmp(&self.cost(b)));
         Some(best.map(|(mut index, _)| {
             let mut items = self.best.clone();

@@ -44,7 +44,7 @@ pub struct TensorCosts {
     pub costs: Vec<Cost>,
 }
 
-/// What a tensor costs at a type.
+/// The cost of a tensor at a type.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Cost {
@@ -88,14 +88,14 @@ pub struct CheckedPrediction {
     pub measured: Estimate,
 }
 
-/// What a recipe should reach.
+/// The target of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// A file of at most so many bytes.
+    /// A file of at most this number of bytes.
     Size(u64),
-    /// At most so many bits a parameter, of all tensors together.
+    /// At most this number of bits per parameter, of all tensors together.
     Bpw(f64),
-    /// A predicted KLD of at most so many nats, in the smallest file.
+    /// The smallest file with a predicted KLD of at most this, in nats.
     Kld(f64),
 }
 
@@ -114,7 +114,7 @@ pub struct Recipe {
     pub gap: f64,
     /// The tensors that the quantizer may change, in the order of the model's file.
     pub tensors: Vec<RecipeTensor>,
-    /// By how many times the sum of its tensors' KLDs is too low, because it was chosen by them.
+    /// The factor by which the sum of its tensors' KLDs is too low, because it was chosen by them.
     #[serde(skip)]
     pub selection: f64,
 }

@@ -1,4 +1,4 @@
-//! By how much a choice makes the sum of KLDs too low.
+//! The factor by which a choice makes the sum of KLDs too low.
 //!
 //! Of several tensors, the best mixture gives few bits to those that were measured too low. How far that
 //! goes is simulated: the map's KLDs are taken for true, the errors that few windows make are drawn,
@@ -17,7 +17,7 @@ const DRAWS: usize = 64;
 
 /// The true sum of KLDs over the one that they were chosen by, for choices of each of these weights,
 /// which rise. `classes` are the items of the tensors, by KLD and weight; `errors` are the relative
-/// standard deviations of each item by the cells that it follows from, of which there are `n_cells`.
+/// standard deviations of each item, each with the index below `n_cells` of the cell that it comes from.
 pub fn selection(
     classes: &[Vec<Item>],
     errors: &[Vec<Vec<(usize, f64)>>],
@@ -33,13 +33,13 @@ pub fn selection(
         let with_errors = with_errors(classes, errors, &drawn);
         let other = Path::on_hulls(&with_errors);
         // Beside the best mixture with the same errors, so that few draws are enough.
-        let sums = path.sums(&with_errors, weights).into_iter();
-        let sums = sums.zip(other.sums(&with_errors, weights));
-        for (gained, (best, chosen)) in gained.iter_mut().zip(sums) {
+        let of_best = path.sums(&with_errors, weights).into_iter();
+        let by_errors = of_best.zip(other.sums(&with_errors, weights));
+        for (gained, (best, chosen)) in gained.iter_mut().zip(by_errors) {
             *gained += (best - chosen) / DRAWS as f64;
         }
-        let sums = other.sums(classes, weights).into_iter().zip(&best);
-        for (lost, (chosen, best)) in lost.iter_mut().zip(sums) {
+        let in_truth = other.sums(classes, weights).into_iter().zip(&best);
+        for (lost, (chosen, best)) in lost.iter_mut().zip(in_truth) {
             *lost += (chosen - best) / DRAWS as f64;
         }
     }

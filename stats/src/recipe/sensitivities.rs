@@ -23,7 +23,7 @@ pub struct Sensitivities {
     pub additivity: Vec<Additivity>,
     /// Cells that were predicted from another type, and then measured.
     pub checks: Vec<CheckedPrediction>,
-    /// Tensors that could have a type of the map, and of which it says nothing: they keep their own.
+    /// Tensors that could have a type of the map, but that it does not cover: they keep their own.
     pub unknown: Vec<String>,
     /// Bytes of the tensors' data besides those tensors, without padding.
     pub(super) fixed_tensor_bytes: u64,
@@ -55,7 +55,7 @@ impl Sensitivities {
     /// Reads a map.
     ///
     /// # Errors
-    /// What the map lacks, and what to do.
+    /// The data that the map lacks, and what to do.
     pub fn from_map(map: &SensitivityMap, confidence: Confidence) -> Result<Self, String> {
         let means = CellMean::of_each(&map.cells);
         let reader = Reader::read(map, &means)?;
@@ -126,7 +126,7 @@ impl Sensitivities {
         self.bits(self.fixed_tensor_bytes + bytes.sum::<u64>())
     }
 
-    /// Bits per parameter of so many bytes.
+    /// The bits per parameter of a model with `tensor_bytes` bytes of tensors.
     pub(super) fn bits(&self, tensor_bytes: u64) -> f64 {
         8.0 * tensor_bytes as f64 / self.n_params as f64
     }
@@ -202,7 +202,7 @@ impl Sensitivities {
         })
     }
 
-    /// The same for the tensors that have their type in the mixture.
+    /// The costs of a mixture's types, without the tensors that cannot have theirs.
     pub(super) fn in_mixture(
         &self,
         mixture: &Mixture,
@@ -284,8 +284,8 @@ fn costs(
     }
 }
 
-/// How hard the first windows are: the mean KLD over them, over that of all windows, where most tensors
-/// were exchanged over most windows; 1 where that is not known.
+/// The hardness of the first windows: the mean KLD over them, divided by that over all windows, in the cell
+/// with the most tensors and then the most windows; 1 where that is not known.
 fn hardness(map: &SensitivityMap, n_windows: usize) -> f64 {
     let extent = |cell: &&Cell| (cell.exchanged.len(), cell.klds.len());
     let whole = map.cells.iter().max_by_key(extent);

@@ -13,7 +13,7 @@ use crate::stats::Estimate;
 /// KLDs that differ by less than this part are equal: their sums depend on the order.
 const ROUNDING: f64 = 1e-12;
 
-/// By how much a sum is too low depends on what is chosen by it: after so many rounds it hardly changes.
+/// The rounds after which a sum's correction hardly changes: it depends on the mixture that is chosen by it.
 const ROUNDS: usize = 6;
 
 /// Finds the best mixture of these types; of all that the map has, if there are none.
@@ -59,11 +59,10 @@ impl<'s> Choices<'s> {
     /// The costs at these types, or at all that the map has if there are none: for each tensor those that
     /// [`solve`] allows it, or its own type's if there is none.
     fn at_types(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
-        let tensors = of.tensors.iter();
-        let tensors = tensors.map(|tensor| (tensor, costs_at(tensor, types)));
+        let with_costs = |tensor| (tensor, costs_at(tensor, types));
         Self {
             of,
-            tensors: tensors.collect(),
+            tensors: of.tensors.iter().map(with_costs).collect(),
         }
     }
 
@@ -101,11 +100,11 @@ impl<'s> Choices<'s> {
                 _ => Vec::new(),
             }
         };
-        let errors = self.tensors.iter().enumerate().map(|(index, (_, costs))| {
-            let errors = costs.iter().map(|cost| of_cost(index, cost));
-            errors.collect()
+        let of_tensors = self.tensors.iter().enumerate().map(|(index, (_, costs))| {
+            let of_costs = costs.iter().map(|cost| of_cost(index, cost));
+            of_costs.collect()
         });
-        let errors: Vec<Vec<_>> = errors.collect();
+        let errors: Vec<Vec<_>> = of_tensors.collect();
         selection(classes, &errors, self.of.means.len(), weights)
     }
 
@@ -245,8 +244,8 @@ pub fn neighbours(
 ) -> Vec<(String, GgmlType)> {
     let mut neighbours = Vec::new();
     for (tensor, own) in of.in_mixture(&recipe.mixture()) {
-        let allowed = tensor.costs.iter();
-        let allowed = allowed.filter(|cost| types.is_empty() || types.contains(&cost.kind));
+        let costs = tensor.costs.iter();
+        let allowed = costs.filter(|cost| types.is_empty() || types.contains(&cost.kind));
         let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
         let larger = allowed.clone().filter(|cost| cost.bytes > own.bytes);
         let down = smaller.map(|cost| cost.bytes).max();
@@ -278,16 +277,16 @@ pub fn improved(
     let mut budget = 0.0;
     let tensors = of.in_mixture(&mixture).map(|(tensor, own)| {
         budget += weight(tensor, own);
-        let moved = neighbours.iter();
-        let moved = moved.filter(|((name, _), _)| *name == tensor.name);
-        let changes = moved.filter_map(|((_, kind), moved)| {
+        let of_all = neighbours.iter();
+        let of_tensor = of_all.filter(|((name, _), _)| *name == tensor.name);
+        let changes = of_tensor.filter_map(|((_, kind), moved)| {
             let cost = tensor.at(*kind)?;
             // Where a smaller type measures better, that is chance: it counts as equal.
             let (change, is_smaller) = (moved - kld, cost.bytes < own.bytes);
             Some((cost, if is_smaller { change.max(0.0) } else { change }))
         });
-        let changes = [(own, 0.0)].into_iter().chain(changes);
-        let changed = changes.map(|(cost, change)| Cost {
+        let with_own = [(own, 0.0)].into_iter().chain(changes);
+        let changed = with_own.map(|(cost, change)| Cost {
             kld: Estimate::point(change),
             ..*cost
         });

@@ -35,8 +35,8 @@ impl LlamaPerplexityScore {
         let sum: f64 = eval.iter().map(|m| (f64::from(*m) - max).exp()).sum();
         let ln_sum = max + sum.ln();
         let ln_p = (0..base.len()).map(|entry| base.get(entry));
-        let terms = ln_p.zip(eval).filter(|(ln_p, _)| *ln_p > SKIPPED_UP_TO);
-        let terms = terms.map(|(ln_p, m)| {
+        let counted = ln_p.zip(eval).filter(|(ln_p, _)| *ln_p > SKIPPED_UP_TO);
+        let terms = counted.map(|(ln_p, m)| {
             let ln_p = f64::from(ln_p);
             ln_p.exp() * (ln_p - (f64::from(*m) - ln_sum))
         });

@@ -104,7 +104,7 @@ impl LogitMetrics {
         smoothed_kld: f64::NAN,
     };
 
-    /// Whether the metrics can be averaged.
+    /// True if every metric is finite, so that they can be averaged.
     pub fn is_finite(&self) -> bool {
         self.numbers().iter().all(|x| x.is_finite())
     }

@@ -46,7 +46,7 @@
 //! and an entry whose weight underflows adds exactly 0. Ranks need the maxima and are counted last,
 //! unless both rows have the same top token.
 //!
-//! Which entries count is decided by masks. Most rows need none: where a block of 1,024
+//! Masks decide which entries count. Most rows need none: where a block of 1,024
 //! entries turns out to hold a −∞, that block is computed again with them.
 //!
 //! If a divergence comes out below 1e-7, its parts have cancelled, and one more pass computes both as

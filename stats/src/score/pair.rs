@@ -22,7 +22,7 @@ pub struct RowPair<'a> {
 }
 
 impl<'a> RowPair<'a> {
-    /// Two rows of which every entry is known.
+    /// Two rows whose entries are all known.
     pub fn new(reference: Row<'a>, eval: &'a [f32], next: Option<u32>) -> Self {
         Self {
             reference,
@@ -83,7 +83,7 @@ pub fn floor(row: Row<'_>) -> Option<f32> {
     is_floored.then_some(least)
 }
 
-/// Whether [`floor`] can return this.
+/// True if [`floor`] can return this.
 fn is_possible(floor: f32) -> bool {
     floor.abs() <= FARTHEST
 }

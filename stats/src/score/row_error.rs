@@ -62,7 +62,7 @@ impl RowError {
         }
     }
 
-    /// Returns true if every row is equal to the bit.
+    /// True if every row is equal to the bit.
     pub fn is_exact(&self) -> bool {
         self.n_moved == 0
     }

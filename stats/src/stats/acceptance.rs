@@ -83,8 +83,8 @@ impl Acceptance {
 }
 
 impl Drafted {
-    /// Follows drafts of so many tokens along stretches of adjacent positions; `None` where none is as long
-    /// as a draft.
+    /// Follows drafts of `n_drafted` tokens along stretches of adjacent positions; `None` where no stretch
+    /// is as long as a draft.
     fn along(
         n_drafted: usize,
         stretches: &[Range<usize>],
@@ -117,7 +117,7 @@ impl Drafted {
 
 /// The positions at which rounds of `n_drafted` tokens may start, along adjacent ones with these
 /// acceptances: the probability of a start, and the mean number of tokens that a round from there accepts.
-/// None of the positions with fewer from there on.
+/// Positions with fewer than `n_drafted` from there on are left out.
 fn starts(acceptances: &[f64], n_drafted: usize) -> Vec<(f64, f64)> {
     let mut probabilities = vec![0.0; acceptances.len() + 2];
     probabilities[0] = 1.0;

@@ -95,8 +95,8 @@ impl Breakdown {
     }
 }
 
-/// The named bins of counted tokens, the `i`-th of which is in bin `bin_of(i)`; one of a bin beyond these is
-/// in none.
+/// The named bins of counted tokens: the `i`-th token is in bin `bin_of(i)`, or in none if there is no such
+/// bin.
 fn bins(
     table: &TokenTable,
     estimator: &Estimator,
@@ -118,13 +118,13 @@ fn bins(
     let mut of_members = Estimator::new([], estimator.confidence);
     let bin = |((label, from, to), members): (BinName, Vec<u32>)| {
         let n_tokens = members.len();
-        let members = members.iter().map(|index| *index as usize);
-        let klds = members.clone().map(|at| all_klds[at]);
+        let indices = members.iter().map(|index| *index as usize);
+        let klds = indices.clone().map(|at| all_klds[at]);
         of_members.clusters.clear();
-        let clusters = members.clone().map(|at| estimator.clusters[at]);
+        let clusters = indices.clone().map(|at| estimator.clusters[at]);
         of_members.clusters.extend(clusters);
         let mean = of_members.mean_of_positive(klds.clone());
-        let n_same_top = members.filter(|at| table.tokens[*at].has_same_top).count();
+        let n_same_top = indices.filter(|at| table.tokens[*at].has_same_top).count();
         Bin {
             label,
             from,

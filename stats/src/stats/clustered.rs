@@ -92,7 +92,7 @@ impl Estimator {
         self.mean_with(samples, Spread::interval)
     }
 
-    /// The same, of samples that cannot be negative.
+    /// Estimates the mean as [`Self::mean`] does, of samples that cannot be negative.
     pub fn mean_of_positive(
         &self,
         samples: impl Iterator<Item = f64> + Clone,

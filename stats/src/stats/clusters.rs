@@ -12,7 +12,7 @@ use super::windows::{Cluster, PIECE, Parts, Run, WindowPiece, WindowSums};
 /// windows are independent: see docs/INTERVALS.md.
 const MIN_WINDOWS: u64 = 30;
 
-/// The same for windows that were put into blocks, because neighbours resemble each other.
+/// [`MIN_WINDOWS`] for windows that were put into blocks, because neighbours resemble each other.
 const MIN_WINDOWS_IN_BLOCKS: u64 = 100;
 
 /// Of this many windows there is one block more, from the fewest blocks to the most.
@@ -87,7 +87,7 @@ pub struct Clustering {
 }
 
 impl Clustering {
-    /// Windows with so many rows, each a cluster, before their KLDs are known.
+    /// Windows with these numbers of rows, each a cluster, before their KLDs are known.
     pub fn of_windows(lengths: impl Iterator<Item = u32>) -> Self {
         let lengths: Vec<f64> = lengths.filter(|n| *n > 0).map(f64::from).collect();
         Self {
@@ -103,7 +103,7 @@ impl Clustering {
         (n_windows as f64 * self.n_effective / self.n as f64).ceil() as u64
     }
 
-    /// The same where it is notably less than `n_windows`.
+    /// [`Self::worth`] if it is notably less than `n_windows`; `None` otherwise.
     pub fn worth_notably_less(&self, n_windows: u64) -> Option<u64> {
         let worth = self.worth(n_windows);
         (5 * worth < 4 * n_windows).then_some(worth)
@@ -131,13 +131,13 @@ pub(super) fn n_effective(lengths: impl IntoIterator<Item = f64>) -> f64 {
 /// The clusters of the tokens of some windows.
 #[derive(Clone, Debug)]
 pub struct Clusters {
-    /// How the windows were put into clusters.
+    /// The rule, the kind and the number of the clusters.
     pub clustering: Clustering,
     /// The cluster of each window, by its number; the window itself where its parts are clusters.
     windows: BTreeMap<u32, Cluster>,
     /// The parts of windows, if each is a cluster.
     parts: BTreeMap<WindowPiece, Cluster>,
-    /// The same among the pieces of one depth ([`WindowPiece::depth`]), if these have enough parts.
+    /// The parts among the pieces of one depth ([`WindowPiece::depth`]), if these have enough parts.
     parts_by_depth: BTreeMap<WindowPiece, Cluster>,
 }
 
@@ -195,18 +195,18 @@ impl Clusters {
         kind: Option<ClusterKind>,
         autocorrelation: Option<f64>,
     ) -> Self {
-        let parts = Parts::of_few(windows);
-        let kind = kind.unwrap_or_else(|| rule.kind(windows, parts.as_ref(), autocorrelation));
+        let possible = Parts::of_few(windows);
+        let kind = kind.unwrap_or_else(|| rule.kind(windows, possible.as_ref(), autocorrelation));
         let of_windows = numbered(&windows.windows(), kind);
-        let parts = parts.filter(|_| kind == ClusterKind::Part);
+        let parts = possible.filter(|_| kind == ClusterKind::Part);
         let pieces = windows.pieces();
         let of_depth = |depth: u32| {
             let inside = pieces.iter().filter(|of| of.depth() == depth);
             Parts::of_windows(&Vec::from_iter(inside.copied()))
         };
         let depths = 1..=if parts.is_some() { u32::BITS } else { 0 };
-        let by_number = of_windows.clusters.iter();
-        let by_number = by_number.map(|(first, cluster)| (first.window, *cluster));
+        let by_first = of_windows.clusters.iter();
+        let by_number = by_first.map(|(first, cluster)| (first.window, *cluster));
         let chosen = parts.as_ref().unwrap_or(&of_windows);
         let longest_part = parts.as_ref().map(|of| of.longest as u64);
         let mut clusters = Self {
@@ -278,8 +278,7 @@ impl Clusters {
 
 /// Windows, each as a cluster or in blocks.
 ///
-/// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
-/// windows.
+/// A block is of contiguous windows of one group. A group of two windows or more has at least two blocks.
 fn numbered(windows: &[WindowPiece], kind: ClusterKind) -> Parts {
     let all = windows.len();
     Parts::divide(
@@ -297,7 +296,7 @@ fn numbered(windows: &[WindowPiece], kind: ClusterKind) -> Parts {
     )
 }
 
-/// The number of blocks of so many windows.
+/// The number of blocks that `n_windows` windows make.
 fn n_blocks(n_windows: usize) -> usize {
     let most = (n_windows / MIN_WINDOWS_IN_A_BLOCK).max(1);
     let blocks = (n_windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());

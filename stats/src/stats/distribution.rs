@@ -83,7 +83,7 @@ impl Tail {
         let total = sum(sorted);
         let n = sorted.len() as f64;
         let top = |one_of: f64| {
-            // The share may end within a sample, of which only that part counts.
+            // The share may end within a sample: only the part before its end counts.
             let count = n / one_of;
             let (rest, largest) = sorted.split_at(sorted.len() - count as usize);
             let next = rest.last().map_or(0.0, |x| x * count.fract());

@@ -96,8 +96,8 @@ pub struct IdenticalOutput {
     /// The share of answers that do not differ: the same to the end, or up to `cut_at`. Null without
     /// answers that count.
     pub same_to_the_end: Option<Estimate>,
-    /// The share of answers that are still the same after so many tokens: points at 0 and 1, where it
-    /// falls (at most 200 of them), and at `cut_at`, or the end of the longest answer.
+    /// The share of answers that are still the same after a number of tokens: points at 0 and 1, where
+    /// it falls (at most 200 of them), and at `cut_at`, or the end of the longest answer.
     pub curve: Vec<SharePoint>,
 }
 
@@ -107,7 +107,7 @@ pub struct IdenticalOutput {
 pub struct SharePoint {
     /// A number of tokens, from the answer's first.
     pub tokens: u32,
-    /// The share of answers that do not differ within so many tokens.
+    /// The share of answers that do not differ within `tokens` tokens.
     pub share: f64,
     /// The lower end of the share's interval; null with fewer than two clusters.
     pub lo: Option<f64>,
@@ -166,7 +166,7 @@ impl IdenticalOutput {
         })
     }
 
-    /// The number of answers that are the same up to [`Self::cut_at`], and that go on.
+    /// The number of answers that are the same up to [`Self::cut_at`], where they were cut.
     pub fn n_cut(&self) -> u64 {
         self.n_answers - self.n_differ - self.n_ended
     }

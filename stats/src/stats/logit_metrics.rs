@@ -23,7 +23,7 @@ const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 pub struct LogitSummary {
     /// Distances between the raw logits; `None` also if the stored rows do not hold logits.
     pub logits: Option<LogitDistances>,
-    /// Why `logits` is missing, unless for want of tokens.
+    /// The reason that `logits` is null, unless there are no tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logits_not_available: Option<LogitsNotAvailable>,
     /// The Jensen-Shannon divergence, in nats.
@@ -59,7 +59,7 @@ pub struct Metric {
     pub quantiles: Vec<QuantileEstimate>,
 }
 
-/// Why distances between logits are not available.
+/// The reason that distances between logits are not available.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

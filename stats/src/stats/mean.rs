@@ -115,7 +115,7 @@ impl Totals {
         self.sum() / self.n
     }
 
-    /// The same of the values less `mean`.
+    /// The totals of the values less `mean`.
     pub fn about(self, mean: f64) -> Self {
         let Self {
             n,
@@ -146,14 +146,14 @@ impl FromIterator<f64> for Totals {
 
 impl FromIterator<Self> for Totals {
     fn from_iter<I: IntoIterator<Item = Self>>(parts: I) -> Self {
-        let (mut n, mut sums) = (0.0, [Sum::default(); 3]);
+        let (mut n, mut totals) = (0.0, [Sum::default(); 3]);
         for part in parts {
             n += part.n;
-            for (sum, x) in sums.iter_mut().zip(part.sums) {
+            for (sum, x) in totals.iter_mut().zip(part.sums) {
                 sum.add(x);
             }
         }
-        let sums = sums.map(|sum| sum.value());
+        let sums = totals.map(|sum| sum.value());
         Self { n, sums }
     }
 }

@@ -34,7 +34,7 @@ pub struct PairedComparison {
     /// The tokens on which each model has the reference's top token.
     pub agreement: McNemar,
     /// The difference of the mean acceptances of drafted tokens, with its interval by cluster, on the tokens
-    /// of which both are known; `None` without any.
+    /// where both are known; `None` without any.
     pub acceptance_difference: Option<Estimate>,
     /// The ratio on the tokens of each span; empty unless several spans have tokens.
     pub by_span: Vec<SpanRatio>,

@@ -62,7 +62,7 @@ pub struct Perplexity {
 
 impl Perplexity {
     /// Computes them from the NLLs of the same tokens in the same order: NaN under both models where one
-    /// is infinite or not known, as so many are. `None` without others.
+    /// is infinite (`n_infinite` tokens) or not known (`n_unknown`). `None` without others.
     pub(super) fn from_nlls(
         estimator: &Estimator,
         ref_nll: &[f64],

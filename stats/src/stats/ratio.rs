@@ -13,11 +13,11 @@ use super::probability::{student_one_sided, student_p, student_two_sided};
 use super::spread::{by_cluster, degrees, standard_error, strata};
 use super::windows::{Cluster, Run};
 
-/// The ratio of two models' mean KLDs on the same tokens: one is so many times as far from the reference
-/// as the other.
+/// The ratio of two models' mean KLDs on the same tokens: 2 means that the first is twice as far from the
+/// reference as the second.
 ///
-/// What makes a text hard multiplies every model's KLD, so in the ratio it cancels, however far the
-/// models are apart. Its interval is the exponential of that of its logarithm.
+/// A hard text multiplies every model's KLD by about the same factor, which cancels in the ratio, even if
+/// the models are far apart. Its interval is the exponential of that of its logarithm.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Ratio {
@@ -86,8 +86,8 @@ impl Ratio {
                 ..Self::default()
             });
         }
-        let without = sums.iter();
-        let without = without.map(|(cluster, of)| (*cluster, ln_without(all, *of)));
+        let left_out = |(cluster, of): (&Cluster, &Totals)| (*cluster, ln_without(all, *of));
+        let without = sums.iter().map(left_out);
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
         let degrees = degrees(sums, |of| of.n);
@@ -222,8 +222,8 @@ pub struct SpanRatio {
     /// elsewhere. Null where a mean is 0, where the second's in the span is noise, and from fewer than two
     /// clusters.
     pub to_others: Option<Ratio>,
-    /// The p-value of `to_others` after Holm's adjustment for the number of models and spans, of which two
-    /// are one test; null where it was not adjusted.
+    /// The p-value of `to_others` after Holm's adjustment for the number of models and spans; exactly two
+    /// spans are one test. Null where it was not adjusted.
     pub p_holm: Option<f64>,
 }
 
@@ -266,12 +266,12 @@ impl SpanRatio {
     /// the spans of each. Exactly two spans are one test, as the one's ratio to the other is the inverse of
     /// the other's.
     pub fn adjust<'r>(models: impl Iterator<Item = &'r mut Vec<Self>>) {
-        let tests = models.flat_map(|spans| {
+        let all_tests = models.flat_map(|spans| {
             let spans_of_a_test = if spans.len() == 2 { 2 } else { 1 };
             spans.chunks_mut(spans_of_a_test)
         });
         let p = |test: &[Self]| test.first()?.to_others?.p;
-        let tests: Vec<&mut [Self]> = tests.filter(|test| p(test).is_some()).collect();
+        let tests: Vec<&mut [Self]> = all_tests.filter(|test| p(test).is_some()).collect();
         let each_p: Vec<f64> = tests.iter().filter_map(|test| p(test)).collect();
         for (test, p_holm) in tests.into_iter().zip(holm(&each_p)) {
             test.iter_mut().for_each(|of| of.p_holm = Some(p_holm));

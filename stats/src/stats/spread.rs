@@ -49,8 +49,8 @@ pub(super) fn degrees<T: Copy>(clusters: &BTreeMap<Cluster, T>, length: impl Fn(
 /// "Introduction to Variance Estimation", 4.5). Infinite where one of the values is.
 ///
 /// One long cluster among short ones decides most of an estimate. The squares of the clusters' residuals
-/// do not show that: it pulls the estimate towards itself. Without it the estimate moves as far as it
-/// really may.
+/// do not show that: it pulls the estimate towards itself. Only leaving it out shows how far it moves the
+/// estimate.
 pub(super) fn standard_error(strata: &[Vec<f64>]) -> f64 {
     let variance = |without: &Vec<f64>| {
         let n = without.len() as f64;
@@ -89,7 +89,7 @@ pub struct Spread {
     n: f64,
     /// The standard error with samples as independent; `None` for fewer than two.
     pub se: Option<f64>,
-    /// The third central moment of the mean, as far as samples differ within clusters.
+    /// The third central moment of the mean, from the differences of samples within clusters.
     cubes: f64,
     /// With clusters as independent; `None` for fewer than two.
     pub clustered: Option<ClusteredError>,
@@ -102,7 +102,7 @@ pub struct ClusteredError {
     pub se: f64,
     /// Its degrees of freedom.
     pub degrees: f64,
-    /// By how much the mean changes without each cluster of each stratum.
+    /// The changes of the mean without each cluster of each stratum.
     without: Vec<Vec<f64>>,
 }
 
@@ -154,7 +154,7 @@ impl Spread {
         Self::of_clusters(&by_cluster(clusters, residuals))
     }
 
-    /// The same from the sums of each cluster's residuals.
+    /// Computes both errors from the sums of each cluster's residuals.
     pub fn of_clusters(clusters: &BTreeMap<Cluster, Totals>) -> Self {
         let strata = strata(clusters);
         let n: f64 = clusters.values().map(|cluster| cluster.n).sum();

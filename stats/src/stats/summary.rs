@@ -51,7 +51,7 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
-    /// How many of the model's greedy answers are the reference's, and up to which token; absent where
+    /// The share of the model's greedy answers that equal the reference's, up to each token; absent where
     /// the reference's model has not answered greedily.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identical_output: Option<IdenticalOutput>,
@@ -113,8 +113,8 @@ impl TokenTable {
         };
         let (kld, ccdf) = divergence(klds);
         let (reverse_kld, _) = divergence(reverse_klds);
-        let changes = ref_nlls.iter().zip(eval_nlls);
-        let changes: Vec<f64> = changes.map(|(r, e)| delta_p(*r, *e)).collect();
+        let nlls = ref_nlls.iter().zip(eval_nlls);
+        let changes: Vec<f64> = nlls.map(|(r, e)| delta_p(*r, *e)).collect();
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
             n_excluded: self.n_excluded,

@@ -145,7 +145,7 @@ impl TokenTable {
     /// The windows of all tokens, with the sums of their KLDs.
     pub fn windows(&self) -> WindowSums {
         let mut windows = WindowSums::from_tokens(&self.counted, self.klds());
-        // Windows of which no token is counted have no sums.
+        // Windows without counted tokens have no sums.
         windows.add(&self.runs, &[]);
         windows
     }

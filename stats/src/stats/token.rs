@@ -36,11 +36,11 @@ pub struct ExcludedToken {
     pub window: u32,
     /// The position in the window.
     pub position: u32,
-    /// Why it was left out.
+    /// The reason that it was left out.
     pub which: ExclusionReason,
 }
 
-/// Why a scored token is left out.
+/// The reason that a scored token is left out.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -56,7 +56,7 @@ pub enum ExclusionReason {
 }
 
 impl ExclusionReason {
-    /// Why `record` is left out; `None` if it is counted.
+    /// The reason that `record` is left out; `None` if it is counted.
     ///
     /// An infinite divergence or NLL is a result: one model finds impossible what the other does
     /// not. So is an NLL of NaN: it is not known, as in llama.cpp's base file.
@@ -83,7 +83,7 @@ pub(super) fn delta_p(ref_nll: f64, eval_nll: f64) -> f64 {
     (-eval_nll).exp() - (-ref_nll).exp()
 }
 
-/// Whether the statistics count `record`.
+/// True if the statistics count `record`.
 pub fn is_counted(record: &TokenRecord) -> bool {
     ExclusionReason::why(record).is_none()
 }

@@ -27,8 +27,8 @@ pub struct WindowPiece {
 }
 
 impl WindowPiece {
-    /// How deep in the window it lies: the number of bits of its number. So 0 is the first piece, 1 the
-    /// second, 2 the next two, 3 the next four.
+    /// Its depth in the window, the number of bits of its number: 0 is the first piece, 1 the second, 2 the
+    /// next two, 3 the next four.
     pub(super) fn depth(&self) -> u32 {
         u32::BITS - self.number.leading_zeros()
     }
@@ -88,10 +88,10 @@ impl WindowSums {
 
     /// Adds tokens with these values; those beyond the last have none.
     pub fn add(&mut self, runs: &[Run], values: &[f64]) {
-        let mut values = values.iter().copied();
+        let mut rest = values.iter().copied();
         for run in runs {
-            let values = values.by_ref().take(run.n);
-            *self.0.entry(run.piece).or_default() += values.filter(|x| x.is_finite()).collect();
+            let of_run = rest.by_ref().take(run.n);
+            *self.0.entry(run.piece).or_default() += of_run.filter(|x| x.is_finite()).collect();
         }
     }
 
@@ -191,7 +191,7 @@ impl From<u32> for Cluster {
 /// than those of parts, and are hardly wider.
 const ENOUGH_WINDOWS: usize = 6;
 
-/// Windows are divided into at least so many parts in all, if these are long enough.
+/// The fewest parts that windows are divided into in all, if these are long enough.
 const PARTS: usize = 10;
 
 /// Fewer parts would show too little of how much they differ.
@@ -217,8 +217,8 @@ impl Parts {
         (windows.count() < ENOUGH_WINDOWS).then(|| Self::of_windows(&windows.pieces()))?
     }
 
-    /// Gives each window its share of [`PARTS`], rounded up, of which none has fewer than
-    /// [`MIN_PIECES`]; `None` if these are too few.
+    /// Gives each window its share of [`PARTS`], rounded up, in parts of at least [`MIN_PIECES`] pieces;
+    /// `None` if there are fewer than [`MIN_PARTS`].
     pub fn of_windows(pieces: &[WindowPiece]) -> Option<Self> {
         let parts = Self::divide(
             pieces,
@@ -231,8 +231,8 @@ impl Parts {
         (parts.n >= MIN_PARTS).then_some(parts)
     }
 
-    /// Divides adjacent pieces that have the same `whole` into the parts that so many have. Piece i of n is
-    /// in part `⌊i P / n⌋` of P.
+    /// Divides each run of n adjacent pieces with the same `whole` into P = `n_parts(n)` parts: piece i is in
+    /// part `⌊i P / n⌋`.
     pub fn divide(
         pieces: &[WindowPiece],
         whole: impl Fn(&WindowPiece) -> u32,

@@ -131,7 +131,7 @@ pub(super) fn excluded(have_softmax: [bool; 2]) -> TokenRecord {
     }
 }
 
-/// Whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
+/// True for each of KL(p‖q) and KL(q‖p) that is infinite: an entry that one row allows is impossible in
 /// the other.
 #[inline(always)]
 fn are_infinite<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> [bool; 2] {

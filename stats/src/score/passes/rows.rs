@@ -239,7 +239,7 @@ impl Top {
     }
 }
 
-/// Whether an entry that weighs something in `row` is −∞ in the `other` row.
+/// True if an entry that weighs something in `row` is −∞ in the `other` row.
 #[inline(always)]
 pub(super) fn is_masked_elsewhere(
     row: &[f32],

@@ -13,7 +13,7 @@ const SHORT: usize = 64;
 pub(super) struct Sums {
     /// Σ e^a and Σ e^b over the entries that both rows know.
     pub weights: [f64; 2],
-    /// The same over all entries that the row itself knows.
+    /// Σ e^a and Σ e^b, each over all entries that the row itself knows.
     pub all: [f64; 2],
     /// Σ e^a d and Σ e^b d
     pub differences: [f64; 2],
@@ -27,7 +27,7 @@ pub(super) struct Sums {
 }
 
 impl<S: Simd> SimdRows<'_, S> {
-    /// The sums; `Err` for rows of which one has no softmax: whether each has.
+    /// The sums; if a row has no softmax, `Err` states for each row whether it has one.
     #[inline(always)]
     pub(super) fn sums(&self) -> Result<Sums, [bool; 2]> {
         // `counted` is a literal in each, so that the loop over every entry is compiled by itself.
