@@ -201,8 +201,8 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Gives the tensors with weight errors that have no source yet that of the median tensor of their
-    /// role, or of all where the role has none; and those whose KLD was lost a part of it.
+    /// Gives tensors with weight errors but without a source the source of the median tensor of their role,
+    /// or of all tensors where the role has none; and those whose KLD was lost a part of it.
     fn fill_in(&mut self) -> Result<(), String> {
         let with_source = self.tensors.iter().filter_map(|of| {
             let (kld, error) = of.known().filter(|(kld, _)| kld.value > 0.0)?;

@@ -40,7 +40,7 @@ pub struct TensorCosts {
     pub layer: Option<u32>,
     /// Its parameters.
     pub n_params: u64,
-    /// By rising bytes; the original's own type is the last, and costs 0.
+    /// The costs by rising bytes; the original's own type is the last, and costs 0.
     pub costs: Vec<Cost>,
 }
 
@@ -109,8 +109,7 @@ pub struct Recipe {
     pub bpw: f64,
     /// The mean KLD from the original.
     pub kld: RecipeKld,
-    /// The most by which the predicted KLD of another mixture of this size could be lower, in nats; 0:
-    /// no other's is.
+    /// The most by which another mixture of this size could lower the predicted KLD, in nats; 0 if none can.
     pub gap: f64,
     /// The tensors that the quantizer may change, in the order of the model's file.
     pub tensors: Vec<RecipeTensor>,
@@ -123,9 +122,9 @@ pub struct Recipe {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct RecipeKld {
-    /// By the map.
+    /// The KLD that follows from the map.
     pub predicted: Estimate,
-    /// On another text, with its clustered interval; null if it was not measured.
+    /// The KLD on another text, with its clustered interval; null if it was not measured.
     pub measured: Option<Estimate>,
 }
 

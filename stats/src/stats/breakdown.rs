@@ -18,14 +18,14 @@ pub const FEW_TOKENS: u64 = 1000;
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
 pub struct Breakdown {
-    /// By the probability of the reference's top token. Empty where no token counts.
+    /// Bins by the probability of the reference's top token. Empty where no token counts.
     pub by_confidence: Vec<Bin>,
-    /// By position in the window, in powers of two: 0, 1, 2–3, 4–7 and so on.
+    /// Bins by position in the window, in powers of two: 0, 1, 2–3, 4–7 and so on.
     pub by_position: Vec<Bin>,
-    /// By group; empty without groups.
+    /// Bins by group; empty without groups.
     pub by_group: Vec<Bin>,
-    /// By span, a part of the prompt or of the answer; a span without tokens is left out. Empty without
-    /// spans.
+    /// Bins by span, a part of the prompt or of the answer; a span without tokens is left out. Empty
+    /// without spans.
     pub by_span: Vec<Bin>,
     /// Positions whose next token is a special one, and the others; empty if none is.
     pub special: Vec<Bin>,

@@ -15,7 +15,7 @@ const MIN_WINDOWS: u64 = 30;
 /// [`MIN_WINDOWS`] for windows that were put into blocks, because neighbours resemble each other.
 const MIN_WINDOWS_IN_BLOCKS: u64 = 100;
 
-/// Of this many windows there is one block more, from the fewest blocks to the most.
+/// The number of windows for each block, between the fewest blocks and the most.
 ///
 /// Longer blocks cut fewer articles in two, more blocks leave more observations. These cover best
 /// in the simulation of docs/INTERVALS.md, with articles of 8 windows.
@@ -159,8 +159,8 @@ impl Estimator {
 }
 
 impl ClusterRule {
-    /// The kind of cluster that it chooses for windows, or their parts, that have this correlation with the
-    /// next.
+    /// The kind of cluster that the rule chooses for windows, or for their parts, if neighbours have this
+    /// correlation.
     fn kind(
         self,
         windows: &WindowSums,

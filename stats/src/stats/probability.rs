@@ -189,8 +189,8 @@ pub fn student_one_sided(confidence: Confidence, degrees: f64) -> f64 {
     inside.map_or(0.0, |inside| student_two_sided(inside, degrees))
 }
 
-/// The two-sided p-value of a distance with this standard error, by Student's t; 1 of none, even without an
-/// error.
+/// The two-sided p-value of a distance with this standard error, by Student's t; 1 for a distance of 0,
+/// even without an error.
 pub(super) fn student_p(distance: f64, se: f64, degrees: f64) -> f64 {
     if distance == 0.0 {
         return 1.0;

@@ -75,7 +75,7 @@ impl Ratio {
             });
         }
         if a == 0.0 || b == 0.0 {
-            // Only one of them is the reference's equal: 0 times as far as the other, or infinitely.
+            // Only one of the models equals the reference: the ratio is 0 or infinite.
             let end = finite(value);
             return Some(Self {
                 value,
@@ -171,8 +171,8 @@ pub struct Paired {
     pub ratio: Option<Ratio>,
     /// The mean KLD of `a` less that of `b`, in nats.
     pub difference: Estimate,
-    /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
-    /// none differs.
+    /// The share of tokens on which `a` is nearer to the reference, among those whose KLDs differ; null
+    /// if none differs.
     pub share_a_nearer: Option<f64>,
 }
 

@@ -216,9 +216,9 @@ impl Spread {
         self.within(reach.map(|(below, above)| (value - below, value + above)))
     }
 
-    /// The interval of a mean of samples that cannot be negative: the same, of its logarithm, which a
-    /// few clusters leave nearly symmetric. Where some cluster has all that is above 0, it is that of the
-    /// mean itself.
+    /// The interval of a mean of samples that cannot be negative: [`Self::interval`] of its logarithm, which
+    /// a few clusters leave nearly symmetric. Where one cluster has all samples above 0, it is the interval
+    /// of the mean itself.
     pub fn interval_of_positive(&self, mean: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.clustered.as_ref().and_then(|clustered| {
             let mut without = clustered.without.clone();

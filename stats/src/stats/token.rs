@@ -61,7 +61,7 @@ impl ExclusionReason {
     /// An infinite divergence or NLL is a result: one model finds impossible what the other does
     /// not. So is an NLL of NaN: it is not known, as in llama.cpp's base file.
     pub fn why(record: &TokenRecord) -> Option<Self> {
-        /// A probability of e^700 is none.
+        /// No probability is as large as e^700.
         const LEAST_NLL: f64 = -700.0;
         let rows = [TokenRecord::REF_NOT_FINITE, TokenRecord::EVAL_NOT_FINITE];
         match rows.map(|bit| record.flags & bit != 0) {

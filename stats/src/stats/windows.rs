@@ -132,7 +132,7 @@ impl WindowSums {
         self.0.iter()
     }
 
-    /// The sums of adjacent pieces that `observation` says the same of, where they have a finite value,
+    /// The sums of adjacent pieces for which `observation` returns the same, where they have a finite value,
     /// and the first of the pieces.
     fn sums_by<K: PartialEq>(
         &self,

@@ -55,7 +55,7 @@ struct Half<S: Simd> {
     m: S::f64s,
     /// Entries that one of the rows has at its floor.
     is_unknown: S::mask64s,
-    /// Those, and entries without a logit in one of the rows.
+    /// Entries that are unknown, or without a logit in one of the rows.
     has_no_logits: S::mask64s,
 }
 
