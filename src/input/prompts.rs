@@ -383,10 +383,9 @@ fn questions(
 }
 
 impl PreparedInput {
-    /// Lets the model answer the prompts, if it is to, in a context with the options for
-    /// [this many tokens](Questions::n_ctx). `kept` are the answers of an earlier run, to which new ones are
-    /// added; `None`: none are kept. `on_step` is called after each decode call, with the tokens that it gave,
-    /// and for each answer; its error ends the work.
+    /// Lets the model answer the prompts, if it is to, in a context with these options. `kept` are the
+    /// answers of an earlier run, to which new ones are added; `None`: none are kept. `on_step` is called
+    /// after each decode call, with the tokens that it gave, and for each answer; its error ends the work.
     ///
     /// A window whose conversation has ended before it loses its tokens and its rows: it stays in the
     /// plan, since parts share that.

@@ -126,7 +126,7 @@ impl Estimator {
 
     /// Estimates the share of tokens that are hits; `None` is for a token that does not count.
     ///
-    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
+    /// Its interval is Jeffreys' for `Spread::n_for_share` tokens: none from one cluster. `None`
     /// without tokens.
     pub fn share(&self, hits: impl Iterator<Item = Option<bool>> + Clone) -> Option<Share> {
         let hits = hits.map(|hit| hit.map_or(f64::NAN, |hit| u8::from(hit).into()));
