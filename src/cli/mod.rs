@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::commands::settings::{ResultSettings, default_threads};
+use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
@@ -191,8 +191,23 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads what a call names on a hub, but for models that are evaluated: each is loaded before its turn.
+/// Loads what a call names on a hub, but for models that are evaluated: each is loaded before its turn. What
+/// a model is to run over is looked for before that, since loading can take hours.
 fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
+    let inputs = match &*command {
+        Command::Write(of) => of.input.paths(),
+        Command::Evaluate(of) => match &of.reference {
+            ReferenceSource::Model(model) => model.input.paths(),
+            ReferenceSource::File { path, .. } => vec![path.as_path()],
+        },
+        Command::Sensitivity(of) => [&of.text_path, &of.read_path, &of.imatrix]
+            .into_iter()
+            .filter_map(|path| path.as_deref())
+            .collect(),
+        Command::Check(of) => Vec::from_iter(of.text_path.as_deref()),
+        _ => Vec::new(),
+    };
+    shelf.look_for(&inputs)?;
     let Command::Evaluate(settings) = command else {
         return shelf.load_all_but(&[], observer);
     };

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
@@ -58,6 +59,19 @@ impl Shelf {
         let parts = self.files.get(path).into_iter().flatten();
         let hub = self.hub.iter();
         hub.flat_map(move |hub| parts.clone().map(move |part| (hub, part)))
+    }
+
+    /// Refuses a path with neither a file on this machine nor one of the shelf.
+    ///
+    /// # Errors
+    /// Why the file cannot be read.
+    pub fn look_for(&self, paths: &[&Path]) -> Result<()> {
+        let is_here = |path: &Path| path.as_os_str() == "-" || self.files.contains_key(path);
+        let missing = paths.iter().filter(|path| !is_here(path));
+        for path in missing.filter(|_| !self.files.is_empty()) {
+            fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Loads all files but those at these paths, which are loaded when their turn comes.

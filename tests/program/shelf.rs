@@ -96,6 +96,21 @@ fn a_model_by_name_is_llama_cpps_and_is_loaded_once() {
 }
 
 #[test]
+fn nothing_is_loaded_to_run_over_a_text_that_is_not_there() {
+    let shelf = Shelf::new();
+    for line in [
+        "-hf me/tiny-GGUF:Q8_0 -t none.txt -w new.gz",
+        "-hf me/tiny-GGUF:Q8_0 --ref-hf me/tiny-GGUF:F16 -t none.txt",
+        "-hf me/tiny-GGUF:Q8_0 -r none.txt",
+        "sensitivity -hf me/tiny-GGUF:Q8_0 -t none.txt -w new.jsonl",
+        "check -hf me/tiny-GGUF:Q8_0 -t none.txt",
+    ] {
+        shelf.session.fails(line, 1, &["none.txt: cannot be read"]);
+    }
+    assert_eq!(shelf.served("tiny-Q8_0.gguf"), 0);
+}
+
+#[test]
 fn all_parts_of_a_split_model_are_loaded_and_discarded() {
     let shelf = Shelf::new();
     let session = &shelf.session;
