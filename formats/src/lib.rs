@@ -189,7 +189,7 @@ pub use map::{
 };
 pub use native::{Header, NativeReader};
 pub use numbers::{Float, GgmlType};
-pub use prompt::{Messages, Prompt, PromptContent, Role, Variables};
+pub use prompt::{Messages, PROMPT_SPAN, Prompt, PromptContent, Role, Variables};
 pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
     split_gguf_name,

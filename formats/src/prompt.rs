@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// The span of all tokens before an answer.
+pub const PROMPT_SPAN: &str = "prompt";
+
 /// One prompt of a reference.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(try_from = "Fields")]

@@ -41,8 +41,8 @@ pub use answer_file::AnswerFile;
 use prompt_file::PromptLine;
 use prompts::Questions;
 pub use source::{DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, is_group_name};
+pub use spans::SpanRule;
 use spans::Spans;
-pub use spans::{PROMPT, SpanRule};
 use texts::Text;
 pub use windows::{Plan, ScoreFrom};
 

@@ -7,11 +7,11 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
+use kl_formats::PROMPT_SPAN;
+
 use super::source::{GROUP_NAMES, is_group_name};
 use crate::engine::Vocabulary;
 
-/// The span of all tokens before the answer.
-pub const PROMPT: &str = "prompt";
 /// The span of an answer's tokens that are in no other.
 const ANSWER: &str = "answer";
 const REASONING: &str = "reasoning";
@@ -47,7 +47,7 @@ impl FromStr for SpanRule {
         if !is_group_name(name) {
             return Err(format!("for NAME {GROUP_NAMES}"));
         }
-        if [PROMPT, ANSWER].contains(&name) {
+        if [PROMPT_SPAN, ANSWER].contains(&name) {
             return Err(format!(
                 "{name:?} is a span of every answer: use another NAME"
             ));
@@ -180,7 +180,7 @@ impl Spans {
             close: close.to_owned(),
         });
         let mut rules: Vec<SpanRule> = used.collect();
-        let mut all = vec![PROMPT, ANSWER];
+        let mut all = vec![PROMPT_SPAN, ANSWER];
         all.extend(rules.iter().map(|rule| &*rule.name));
         all.push(CODE);
         all.extend(given.iter().map(|rule| &*rule.name));

@@ -4,11 +4,10 @@ use std::ops::Deref;
 use std::path::{Path, is_separator};
 use std::time::Duration;
 
-use kl_formats::{BackendIdentity, ModelIdentity, Shard, split_gguf_name};
+use kl_formats::{BackendIdentity, ModelIdentity, PROMPT_SPAN, Shard, split_gguf_name};
 use serde::Serialize;
 
 use super::tokens::{DivergentToken, PromptReport, TokenColumns};
-use crate::input::PROMPT;
 use crate::pipeline::{DeviceTime, Timing};
 use crate::report::condition::Verdict;
 use crate::stats::{Breakdown, Estimate, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
@@ -107,7 +106,7 @@ impl ModelResult {
     /// True if tokens of answers were measured: their reader may use the model as a draft.
     pub fn measures_answers(&self) -> bool {
         let mut spans = self.breakdown.by_span.iter();
-        self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT)
+        self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT_SPAN)
     }
 
     /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
