@@ -35,7 +35,7 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -195,16 +195,14 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
 /// a model is to run over is looked for before that, since loading can take hours.
 fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
     let inputs = match &*command {
-        Command::Write(of) => of.input.paths(),
+        Command::Write(of) => of.input.files(),
         Command::Evaluate(of) => match &of.reference {
-            ReferenceSource::Model(model) => model.input.paths(),
+            ReferenceSource::Model(model) => model.input.files(),
             ReferenceSource::File { path, .. } => vec![path.as_path()],
         },
-        Command::Sensitivity(of) => [&of.text_path, &of.read_path, &of.imatrix]
-            .into_iter()
-            .filter_map(|path| path.as_deref())
-            .collect(),
-        Command::Check(of) => Vec::from_iter(of.text_path.as_deref()),
+        Command::Sensitivity(of) => given([&of.text_path, &of.read_path, &of.imatrix]),
+        Command::Recipe(of) => given([&of.text_path, &of.report, &of.imatrix]),
+        Command::Check(of) => given([&of.text_path]),
         _ => Vec::new(),
     };
     shelf.look_for(&inputs)?;
@@ -214,6 +212,11 @@ fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> R
     shelf.load_all_but(&settings.models, observer)?;
     settings.shelf = shelf;
     Ok(())
+}
+
+fn given<const N: usize>(paths: [&Option<PathBuf>; N]) -> Vec<&Path> {
+    let given = paths.into_iter().filter_map(|path| path.as_deref());
+    given.collect()
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.

@@ -33,7 +33,8 @@ impl HubName {
     /// Reads `hf:USER/REPO[:QUANT]` or `hf:USER/REPO/FILE`, alone or after `--FLAG=`.
     fn of(arg: &OsStr) -> Option<Self> {
         let arg = arg.to_str().filter(|arg| arg.contains(HUB))?;
-        let pattern = format!("^(?s)(--[^=]*=|){HUB}([^/]*/[^/:]*)(?::([^/]*))?(?:/(.*))?$");
+        let pattern =
+            format!("^(?s)(--[^=]*=(?:[^=]*=)?|){HUB}([^/]*/[^/:]*)(?::([^/]*))?(?:/(.*))?$");
         let found = Regex::new(&pattern).ok()?.captures(arg)?;
         let part = |index| Some(found.get(index)?.as_str().to_owned());
         Some(Self {
@@ -221,6 +222,7 @@ mod tests {
         for (word, expected) in [
             ("hf:a/b", " a/b - -"),
             ("--model=hf:a/b:IQ4_XS", "--model= a/b IQ4_XS -"),
+            ("--text-path=x=hf:a/b/c", "--text-path=x= a/b - c"),
             ("hf:a/b/c/d.gguf", " a/b - c/d.gguf"),
         ] {
             assert_eq!(parts(word).as_deref(), Some(expected));

@@ -55,7 +55,7 @@ fn on_signal(signal: i32) {
     }
     let servers = servers().join(" or ");
     if servers.is_empty() {
-        say!("kl: stopping as soon as possible; press Ctrl-C again to stop at once");
+        say!("kl: stopping after this step; press Ctrl-C again to stop at once");
         return;
     }
     say!(

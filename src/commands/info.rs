@@ -138,19 +138,21 @@ fn of_model(path: &Path) -> Result<Info> {
 
 /// Counts the tensors of each type; the type with the most parameters first.
 fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
-    let mut known = BTreeMap::new();
+    let mut by_type = BTreeMap::new();
     for tensor in &header.tensors {
-        let of_type = known.entry(tensor.kind).or_insert_with(|| TensorTypeInfo {
-            name: tensor.kind.name.to_owned(),
-            n_tensors: 0,
-            n_params: 0,
-            bytes: Some(0),
-        });
+        let of_type = by_type
+            .entry(tensor.kind)
+            .or_insert_with(|| TensorTypeInfo {
+                name: tensor.kind.name.to_owned(),
+                n_tensors: 0,
+                n_params: 0,
+                bytes: Some(0),
+            });
         of_type.n_tensors += 1;
         of_type.n_params = of_type.n_params.saturating_add(tensor.n_params());
         of_type.bytes = of_type.bytes.map(|n| n.saturating_add(tensor.bytes));
     }
-    let mut types: Vec<_> = known.into_values().collect();
+    let mut types: Vec<_> = by_type.into_values().collect();
     types.sort_by_key(|of_type| std::cmp::Reverse(of_type.n_params));
     types
 }

@@ -88,7 +88,7 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let file_bytes = existing.metadata().with_context(unreadable)?.len();
     let mut file = SameBytes::new(existing.take(u64::MAX));
     let joined = join(&settings.parts, &mut file, path, watch);
-    let is_longer = joined.is_ok() && file.n_same < file_bytes;
+    let is_longer = joined.is_ok() && file.n_compared < file_bytes;
     if file.differs || file.is_short || is_longer {
         bail!(
             "{}: exists, and is not what these parts make: name another file, or replace it with \
@@ -266,8 +266,8 @@ fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
 /// file ends, writing stops with an error.
 struct SameBytes {
     file: BufReader<Take<File>>,
-    /// Bytes that were the same so far.
-    n_same: u64,
+    /// Bytes that were compared so far.
+    n_compared: u64,
     /// True once the file was found to hold other bytes.
     differs: bool,
     /// True once the file was found to end before what is written.
@@ -278,7 +278,7 @@ impl SameBytes {
     fn new(file: Take<File>) -> Self {
         Self {
             file: BufReader::with_capacity(1 << 20, file),
-            n_same: 0,
+            n_compared: 0,
             differs: false,
             is_short: false,
         }
@@ -292,7 +292,7 @@ impl Write for SameBytes {
         self.is_short = n == 0 && !bytes.is_empty();
         self.differs = found.get(..n) != bytes.get(..n);
         self.file.consume(n);
-        self.n_same += n as u64;
+        self.n_compared += n as u64;
         if self.is_short || self.differs {
             return Err(io::Error::other("does not hold these bytes"));
         }

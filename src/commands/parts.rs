@@ -178,6 +178,16 @@ impl PartFile {
     fn of_sidecar(path: &Path) -> Result<Self> {
         let reader = SidecarReader::open(path)?;
         let (header, n_records) = (&reader.header, reader.n_records());
+        if let (Some(_), Some(n)) = (header.shard, header.n_records)
+            && n_records != n
+        {
+            bail!(
+                "{}: holds {} of the {} records of its part",
+                path.display(),
+                count(n_records),
+                count(n)
+            );
+        }
         Ok(Self::new(path, header, &header.of_whole(), n_records))
     }
 

@@ -61,14 +61,17 @@ impl Shelf {
         hub.flat_map(move |hub| parts.clone().map(move |part| (hub, part)))
     }
 
-    /// Refuses a path with neither a file on this machine nor one of the shelf.
+    /// Refuses files that are neither of the shelf nor on this machine, before any is loaded; a shelf without
+    /// files refuses none.
     ///
     /// # Errors
-    /// Why the file cannot be read.
+    /// Why one cannot be read.
     pub fn look_for(&self, paths: &[&Path]) -> Result<()> {
-        let is_here = |path: &Path| path.as_os_str() == "-" || self.files.contains_key(path);
-        let missing = paths.iter().filter(|path| !is_here(path));
-        for path in missing.filter(|_| !self.files.is_empty()) {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let is_known = |path: &Path| path.as_os_str() == "-" || self.files.contains_key(path);
+        for path in paths.iter().filter(|path| !is_known(path)) {
             fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         }
         Ok(())
@@ -96,8 +99,8 @@ impl Shelf {
         work: impl FnOnce(&mut Arrivals<'_>) -> R,
     ) -> R {
         let all = paths.iter().copied();
-        let loaded: Vec<&Path> = all.filter(|path| self.files.contains_key(*path)).collect();
-        self.load_ahead(&loaded, self.discard, watch, work)
+        let of_shelf: Vec<&Path> = all.filter(|path| self.files.contains_key(*path)).collect();
+        self.load_ahead(&of_shelf, self.discard, watch, work)
     }
 
     fn load_ahead<R>(

@@ -123,8 +123,8 @@ impl Hub {
         let mut line = Some(format!("{}: another process loads it: waiting", file.path));
         // Where the file system has no locks, the hash still shows what is right.
         while let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            let loaded = fs::metadata(incomplete(&self.blob(file)));
-            let there = HubStep::There(loaded.map_or(0, |metadata| metadata.len()));
+            let so_far = fs::metadata(incomplete(&self.blob(file)));
+            let there = HubStep::There(so_far.map_or(0, |metadata| metadata.len()));
             told(watch, line.take().as_deref().map_or(there, HubStep::Says))?;
             thread::sleep(TICK);
         }

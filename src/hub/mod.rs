@@ -84,7 +84,7 @@ pub enum HubStep<'a> {
 }
 
 /// The function that is told each step, and returns true to stop. It is not called while a server is
-/// silent, which lasts 10 s at most.
+/// silent: each answer may take 10 s, or `HF_HUB_DOWNLOAD_TIMEOUT`.
 pub type HubWatch<'a> = dyn Fn(HubStep) -> bool + 'a;
 
 /// Why something was not done.

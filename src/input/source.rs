@@ -150,6 +150,13 @@ impl Source {
         texts.chain(self.prompt_file()).collect()
     }
 
+    /// Those files, and the chat template's.
+    pub fn files(&self) -> Vec<&Path> {
+        let mut files = self.paths();
+        files.extend(self.chat_template_file.as_deref());
+        files
+    }
+
     /// The file of prompts, `-` for standard input; `None` for the prompts that come with `kl`.
     pub fn prompt_file(&self) -> Option<&Path> {
         let path = self.prompts.as_deref();

@@ -138,6 +138,21 @@ fn only_a_report_that_a_full_disk_loses_is_an_error() {
     assert_eq!(code("-m none.gguf -r ref.gz", "2>/dev/full"), 1);
 }
 
+#[test]
+fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
+    let session = Session::with_reference("");
+    // The name is free when the run is under way, and taken when it ends.
+    let mut child = session.spawn("-m @q8 -r ref.gz --sidecar s.kls");
+    wait_until(&mut child, || session.length("s.kls.partial") > 0);
+    let taken = fs::File::create_new(session.path("s.kls"));
+    let run = Run::from(child.wait_with_output().unwrap());
+    if taken.is_ok() {
+        assert_eq!(run.code, 1);
+        run.warns(&["s.kls.partial"]);
+    }
+    run.prints(&["mean"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_reference_that_is_replaced_between_two_models_is_an_error() {

@@ -167,7 +167,9 @@ impl CutOffMap {
             let of = match (cell.exchanged.first_key_value(), cell.exchanged.len()) {
                 (None, _) => "without an exchanged tensor".to_owned(),
                 (Some((name, kind)), 1) => format!("of {} at {kind}", name.escape_debug()),
-                (Some((name, _)), n) => format!("of {n} tensors from {} on", name.escape_debug()),
+                (Some((name, kind)), n) => {
+                    format!("of {n} tensors from {} at {kind} on", name.escape_debug())
+                }
             };
             Err(format!("the cell {of} {what}"))
         };

@@ -49,7 +49,8 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
         let mut start = start(&Named::new(path), &cut_off.header)?;
-        start.states = None; // `cut_off` has the whole head
+        // `cut_off` has both whole.
+        (start.states, start.bytes) = (None, Vec::new());
         let windows = cut_off.placed.clone();
         Ok(Self::at(out, start, cut_off.windows_end, windows))
     }

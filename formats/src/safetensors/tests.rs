@@ -47,10 +47,10 @@ impl Folder {
 }
 
 /// A tensor: name, type, shape, bytes.
-type TensorHeader<'t> = (&'t str, &'t str, &'t [u64], Vec<u8>);
+type SampleTensor<'t> = (&'t str, &'t str, &'t [u64], Vec<u8>);
 
 /// A file as the format's own library writes it.
-fn file(tensors: &[TensorHeader<'_>]) -> Vec<u8> {
+fn file(tensors: &[SampleTensor<'_>]) -> Vec<u8> {
     let (mut json, mut data) = (serde_json::Map::new(), Vec::new());
     json.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
     for (name, dtype, shape, bytes) in tensors {
@@ -149,8 +149,8 @@ fn every_type_of_entry_and_of_id_is_read() {
     for (dtype, bytes, float) in &entries {
         for (name, id_type, id_bytes) in &ids {
             let folder = Folder::new();
-            let rows: TensorHeader<'_> = ("x", dtype, &[1, 1, 5], bytes.clone());
-            let ids: TensorHeader<'_> = (name, id_type, &[2], id_bytes.clone());
+            let rows: SampleTensor<'_> = ("x", dtype, &[1, 1, 5], bytes.clone());
+            let ids: SampleTensor<'_> = (name, id_type, &[2], id_bytes.clone());
             folder.put("0.safetensors", &file(&[ids, rows]));
             let reader = folder.open().unwrap();
             let about = folder.about();

@@ -2,7 +2,7 @@
 //! already refused flags for writing beside flags for evaluating, and an input beside a reference that is
 //! read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
@@ -183,8 +183,7 @@ fn check_windows(source: &Source, target: Target, max_rows: Option<u64>) -> Resu
 /// The files that are read for an input, and the model that runs over it.
 fn files(source: &Source, model: &Path) -> Vec<PathBuf> {
     let mut files = vec![model.to_owned()];
-    files.extend(source.paths().into_iter().map(Path::to_owned));
-    files.extend(source.chat_template_file.clone());
+    files.extend(source.files().into_iter().map(Path::to_owned));
     files
 }
 
@@ -271,6 +270,12 @@ fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, Str
             "--label: {} for {} evaluations: give one for each model, in their order, or none",
             count_of(given.len() as u64, "label"),
             files.len()
+        ));
+    }
+    let mut seen = HashSet::new();
+    if let Some(label) = given.iter().find(|label| !seen.insert(*label)) {
+        return wrong(format!(
+            "--label {label}: names two evaluations: give each its own"
         ));
     }
     Ok(files.iter().cloned().zip(given).collect())

@@ -33,8 +33,7 @@ pub fn check<'p>(
             "this output, or its .partial file, is one of the files that this run reads in a \
              folder: name another output"
         } else if written.iter().any(|path| taken.contains(path)) {
-            "would be written twice, by two flags or two models: name each output once; a model's \
-             file is named after its --label, and --no-sidecar writes none"
+            "would be written twice: name each output, and each model, once"
         } else {
             taken.extend(written);
             continue;

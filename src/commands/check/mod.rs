@@ -231,8 +231,8 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
         cell: &CheckSetting,
         nodes: Nodes,
     ) -> Result<Vec<TracedNode>> {
-        let traced = self.bench.rows.windows.get(self.traced.clone());
-        let windows = traced.unwrap_or_default();
+        let chosen = self.bench.rows.windows.get(self.traced.clone());
+        let windows = chosen.unwrap_or_default();
         let outputs = model.trace(&cell.context, windows, &self.positions, nodes)?;
         self.bench.watch.check()?;
         Ok(outputs)

@@ -239,7 +239,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     }
 
     /// Names the architecture, which decides what follows the head.
-    fn architecture(&self) -> String {
+    pub fn architecture(&self) -> String {
         let architecture = self.model.facts().identity.architecture.as_deref();
         architecture.map_or_else(|| "of unknown architecture".to_owned(), printable)
     }

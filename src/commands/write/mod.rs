@@ -228,12 +228,16 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let missing = windows.get(n_whole..).unwrap_or_default();
         announce::input(&choice, watch);
         let trying = Instant::now();
-        let mut hidden = match &self.left {
+        let tried = match &self.left {
             None => choice.try_states(watch)?,
-            Some(_) => choice.begun_states()?,
+            Some(_) => None,
         };
         let trial_time = trying.elapsed();
         self.check_plan(&choice, n_whole)?;
+        let mut hidden = match tried {
+            None => choice.begun_states()?,
+            tried => tried,
+        };
         let writer = self.open_writer(&choice, hidden.as_ref())?;
         if settings.target.kind() == Kind::Kl {
             self.output.keep_if_cut_off();
@@ -317,8 +321,9 @@ fn failed<M: Model + Sync>(
             // A run that continued it would end in the same place.
             output.discard();
             anyhow!(
-                "{}: {error}: nothing of {} was kept, {ADVICE}",
+                "{} ({}): {error}: nothing of {} was kept, {ADVICE}",
                 settings.model.display(),
+                choice.architecture(),
                 settings.output.display(),
             )
         }

@@ -71,8 +71,8 @@ fn put_rows(out: &mut Sheet, info: &Info) {
     if let Some(of_file) = &info.states {
         put_states(out, of_file);
     }
-    let width = info.until.map(short_percent);
-    let until = width.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
+    let half_width = info.until.map(short_percent);
+    let until = half_width.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
     out.known("until", until);
     let is_held = info.holds_tokens;
     let words = is_held.map(|is| if is { "held" } else { "none" });
@@ -120,11 +120,17 @@ pub fn planned_lines(info: &Info) -> Vec<(&'static str, String)> {
 
 /// Leaves out the hashes, which tell files apart: a plan has one file of each kind.
 fn without_hashes(line: &str) -> String {
+    const SHA256: &str = ", sha256 ";
     const HEX_DIGITS: usize = 64;
-    let mut parts = line.split(", sha256 ");
+    let mut parts = line.split(SHA256);
     let before = parts.next().unwrap_or_default().to_owned();
-    parts.fold(before, |text, hash| {
-        text + hash.get(HEX_DIGITS..).unwrap_or_default()
+    parts.fold(before, |text, after| {
+        match after.split_at_checked(HEX_DIGITS) {
+            Some((hash, rest)) if hash.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                text + rest
+            }
+            _ => text + SHA256 + after,
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 """Prints the values that tests/llama_perplexity.rs compares with, from numpy: a row of each.
 
     pip install numpy scipy
+    python oracle.py > tests/pinned.txt
     python llama_perplexity_oracle.py >> tests/pinned.txt
 
 The samples are oracle.py's records that have a next token.

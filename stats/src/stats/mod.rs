@@ -18,8 +18,8 @@
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
 //! from one sample, a clustered interval from one cluster.
 //!
-//! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
-//! `tests/pinned.txt`.
+//! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder, and then
+//! `llama_perplexity_oracle.py`, print `tests/pinned.txt`.
 
 mod acceptance;
 mod breakdown;

@@ -2,6 +2,7 @@
 
     pip install numpy scipy
     python oracle.py > tests/pinned.txt
+    python llama_perplexity_oracle.py >> tests/pinned.txt
 """
 
 import numpy as np

@@ -197,7 +197,7 @@ impl Paired {
 /// accepts.
 fn sums(estimator: &Estimator, a: &[f64], b: &[f64], is_inside: impl Fn(usize) -> bool) -> KldSums {
     let of_token = |(token, (a, b)): (usize, (&f64, &f64))| {
-        let is_counted = is_inside(token) && !b.is_nan();
+        let is_counted = is_inside(token) && b.is_finite();
         let a = if is_counted { *a } else { f64::NAN };
         Totals {
             n: 1.0,

@@ -51,8 +51,8 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
-    /// The share of the model's greedy answers that equal the reference's, up to each token; absent where
-    /// the reference's model has not answered greedily.
+    /// The agreement of the model's greedy answers with the reference's; absent where the reference's model
+    /// has not answered greedily.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identical_output: Option<IdenticalOutput>,
     /// The most probability that the entries that a base file does not record can have; null if the

@@ -200,7 +200,7 @@ const MIN_PARTS: u32 = 8;
 /// The fewest pieces of a part: 1,024 positions.
 const MIN_PIECES: usize = 4;
 
-/// Pieces, or whole windows, in parts of equal length, but for one.
+/// Pieces, or whole windows, in parts of about equal length.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     /// The part of each.

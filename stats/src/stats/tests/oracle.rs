@@ -13,8 +13,10 @@ use super::{
 
 /// The rows that `oracle.py` and `llama_perplexity_oracle.py` print under a name.
 fn pinned_rows(name: &str) -> impl Iterator<Item = &'static str> {
-    let rows = include_str!("pinned.txt").lines();
-    rows.filter_map(move |row| row.strip_prefix(name)?.strip_prefix(' '))
+    let lines = include_str!("pinned.txt").lines();
+    let rows = lines.filter_map(move |row| row.strip_prefix(name)?.strip_prefix(' '));
+    assert!(rows.clone().next().is_some(), "no row of {name}");
+    rows
 }
 
 /// Rows of numbers.
