@@ -321,7 +321,7 @@ fn failed<M: Model + Sync>(
             // A run that continued it would end in the same place.
             output.discard();
             anyhow!(
-                "{} ({}): {error}: nothing of {} was kept, {ADVICE}",
+                "{}: {error}, of architecture {}: nothing of {} was kept, {ADVICE}",
                 settings.model.display(),
                 choice.architecture(),
                 settings.output.display(),
