@@ -214,9 +214,10 @@ fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> R
     Ok(())
 }
 
-fn given<const N: usize>(paths: [&Option<PathBuf>; N]) -> Vec<&Path> {
-    let given = paths.into_iter().filter_map(|path| path.as_deref());
-    given.collect()
+/// The paths of those of some flags that were given.
+fn given<const N: usize>(flags: [&Option<PathBuf>; N]) -> Vec<&Path> {
+    let paths = flags.into_iter().flatten();
+    paths.map(PathBuf::as_path).collect()
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.

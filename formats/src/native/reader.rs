@@ -327,7 +327,7 @@ impl NativeReader {
     /// [`crate::Fault::Unsupported`] for a file of rows.
     ///
     /// # Panics
-    /// If there is no such window or row.
+    /// A window or a row that the file does not have.
     pub fn read_states(
         &self,
         i: usize,

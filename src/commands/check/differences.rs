@@ -41,7 +41,7 @@ impl NodeDifference {
             || bias > BIAS_ERRORS * error && bias > BIAS_SHARE * noise.sizes[0]
     }
 
-    /// True if there is no difference, to the bit.
+    /// True if both are the same to the bit.
     pub fn is_none(&self) -> bool {
         self.sizes == [0.0; 2] && self.n_not_finite == 0
     }

@@ -37,8 +37,8 @@ pub struct Compared {
     pub spans: Vec<SpanRatio>,
 }
 
-/// Returns the fewest tokens that any of the rows leaves out. The noise floor only counts if there are no other
-/// rows: at a token where every quant has an infinite KLD, the original has none.
+/// The smallest number of tokens that a row leaves out. The noise floor counts only where it is alone: at a
+/// token where every quant has an infinite KLD, the original has none.
 pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r EvaluationRow>) -> Option<u64> {
     let fewest = rows.map(|row| (row.model.is_noise_floor, row.model.n_left_out()));
     fewest.min().map(|(_, n)| n)
@@ -165,7 +165,7 @@ impl<'r> Ranking<'r> {
         }
     }
 
-    /// True for each model that is no loss to leave out: the nearest model of at most its size is nearer, by a
+    /// True for each model that you can leave out: the nearest one of at most its size is nearer than it, by a
     /// p-value that is adjusted for the number of models other than the best. If that model is the best,
     /// `p_holm`, the p-value of the ratio to it, must show it too.
     fn are_dominated(&self, compared: &[Compared], p_holm: &[Option<f64>]) -> Vec<bool> {

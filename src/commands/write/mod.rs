@@ -235,8 +235,8 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let trial_time = trying.elapsed();
         self.check_plan(&choice, n_whole)?;
         let mut hidden = match tried {
+            Some(source) => Some(source),
             None => choice.begun_states()?,
-            tried => tried,
         };
         let writer = self.open_writer(&choice, hidden.as_ref())?;
         if settings.target.kind() == Kind::Kl {

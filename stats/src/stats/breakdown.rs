@@ -95,8 +95,8 @@ impl Breakdown {
     }
 }
 
-/// The named bins of counted tokens: the `i`-th token is in bin `bin_of(i)`, or in none if there is no such
-/// bin.
+/// The named bins of counted tokens. Token `i` belongs to bin `bin_of(i)`; it is left out if that number has
+/// no name.
 fn bins(
     table: &TokenTable,
     estimator: &Estimator,

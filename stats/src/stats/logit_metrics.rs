@@ -23,7 +23,7 @@ const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 pub struct LogitSummary {
     /// Distances between the raw logits; `None` also if the stored rows do not hold logits.
     pub logits: Option<LogitDistances>,
-    /// The reason that `logits` is null, unless there are no tokens.
+    /// The reason that `logits` is null; absent where the reason is that no token was counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logits_not_available: Option<LogitsNotAvailable>,
     /// The Jensen-Shannon divergence, in nats.
