@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use kl_formats::{Messages, Role, Variables};
-use minijinja::Value;
 
-use super::chat_template::{self, ChatTemplate, TemplateError, TemplateValues};
+use super::chat_template::{ChatTemplate, Message, TemplateError, TemplateValues};
 use super::spans::{opening_at_end, opening_in, reasoning_of};
 
 /// The content of a message that no conversation has.
@@ -17,7 +16,7 @@ const PROBE: &str = "kl-probe-of-answers";
 #[derive(Clone)]
 pub struct Chat {
     template: Rc<ChatTemplate>,
-    messages: Vec<Value>,
+    messages: Vec<Message>,
     values: TemplateValues,
     /// The number of given messages before each answer of the model.
     pub ends: Vec<usize>,
@@ -116,13 +115,13 @@ impl Chat {
     /// The message at `index` that the template turns into this answer again, if there is one. A
     /// template may write a content between marks of its own, such as `<|START_RESPONSE|>`, and want
     /// reasoning apart.
-    fn message_of(&self, index: usize, answer: &str, reasoning: Option<&str>) -> Option<Value> {
+    fn message_of(&self, index: usize, answer: &str, reasoning: Option<&str>) -> Option<Message> {
         let message = |content: &str| {
             let fields = [("role", "assistant"), ("content", content)].into_iter();
             let reasoning = reasoning.map(|text| ("reasoning_content", text));
-            chat_template::with_reasoning(Value::from_pairs(fields.chain(reasoning)))
+            Message::from_fields(fields.chain(reasoning))
         };
-        let rendered = |message: Value| {
+        let rendered = |message: Message| {
             let mut chat = self.clone();
             chat.messages.truncate(index);
             chat.messages.push(message);
@@ -141,7 +140,7 @@ impl Chat {
         again.starts_with(text.trim_end()).then(|| message(content))
     }
 
-    fn render(&self, messages: &[Value], asks: bool) -> Result<String, TemplateError> {
+    fn render(&self, messages: &[Message], asks: bool) -> Result<String, TemplateError> {
         self.template.render(messages, &self.values, asks)
     }
 }
@@ -161,7 +160,7 @@ struct Apart<'t> {
     /// history.
     asks: &'t str,
     /// The message before the answer.
-    last: Option<&'t Value>,
+    last: Option<&'t Message>,
 }
 
 impl<'t> Apart<'t> {
@@ -286,18 +285,17 @@ fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
 }
 
 /// True if a text may have the content of this message in it.
-fn has_content_of(text: &str, message: Option<&Value>) -> bool {
-    let content = message.and_then(|message| message.get_attr("content").ok());
-    content.is_none_or(|content| text.contains(content.as_str().unwrap_or_default().trim()))
+fn has_content_of(text: &str, message: Option<&Message>) -> bool {
+    message.is_none_or(|message| text.contains(message.content().unwrap_or_default().trim()))
 }
 
-fn of_assistant(text: &str) -> Value {
-    Value::from_pairs([("role", "assistant"), ("content", text)])
+fn of_assistant(text: &str) -> Message {
+    Message::from_fields([("role", "assistant"), ("content", text)])
 }
 
 /// The message of an answer in channels, as gpt-oss gives them: its template refuses the markers, and
 /// wants the reasoning apart from what was said last.
-fn of_channels(answer: &str) -> Value {
+fn of_channels(answer: &str) -> Message {
     let message = |from: &str| {
         let (_, text) = answer.split_once(from)?;
         Some(text.split_once("<|end|>").map_or(text, |(text, _)| text))
@@ -311,7 +309,7 @@ fn of_channels(answer: &str) -> Value {
         ("content", if is_within { "" } else { last }),
     ];
     let thought = thinking.map(|text| ("thinking", text));
-    Value::from_pairs(fields.into_iter().chain(thought))
+    Message::from_fields(fields.into_iter().chain(thought))
 }
 
 #[cfg(test)]

@@ -18,10 +18,23 @@ use std::collections::BTreeSet;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use super::TemplateError;
+use serde_json::value::RawValue;
+
+use super::renderer::Variables;
+use super::{TemplateError, values};
 
 /// A text that no template has.
 const PROBE: &str = "kl-probe-of-parts";
+
+/// A message in JSON as a template needs it: with the reasoning under all its names, and with arguments
+/// of tool calls that are objects or strings.
+///
+/// # Errors
+/// A value that cannot be read, or arguments that are a string but not JSON.
+pub(super) fn of_json(json: &RawValue, takes_objects: bool) -> Result<Value, TemplateError> {
+    let message = values::of_json(json).map_err(|error| TemplateError(error.to_string()))?;
+    with_arguments(with_reasoning(message), takes_objects)
+}
 
 /// The messages as a template needs them. `render` applies it; `None` where it refuses.
 ///
@@ -113,7 +126,7 @@ fn joined(message: &Value) -> Value {
 }
 
 /// A call of a tool and what follows it, as in llama.cpp, with an argument that no template has.
-pub(super) const PROBED_MESSAGES: &str = r#"[
+const PROBED_MESSAGES: &str = r#"[
     {"role": "user", "content": "User message"},
     {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
         "function": {"name": "tool1", "arguments": {"arg": "kl-probe-of-arguments"}}}]},
@@ -121,11 +134,25 @@ pub(super) const PROBED_MESSAGES: &str = r#"[
     {"role": "assistant", "content": "The tool response was 'tool response'"},
     {"role": "user", "content": "User message"}]"#;
 
-/// The variables of that conversation.
-pub(super) const PROBED_VARIABLES: &str = r#"{"tools": [{"name": "tool", "type": "function",
+/// The tools of that conversation.
+const PROBED_TOOLS: &str = r#"[{"name": "tool", "type": "function",
     "function": {"name": "tool1", "description": "Tool description", "parameters": {
         "type": "object", "properties": {"arg": {"type": "string", "description": "Arg description"}},
-        "required": ["arg"]}}}]}"#;
+        "required": ["arg"]}}}]"#;
+
+/// The messages and the values of a conversation with a call of a tool. `defaults` are the values
+/// besides its tools.
+///
+/// # Errors
+/// None, as long as the constants above are JSON.
+pub(super) fn probed(defaults: &Variables) -> Result<(Value, Variables), TemplateError> {
+    let read = |json: &str| -> Result<Value, TemplateError> {
+        serde_json::from_str(json).map_err(|error| TemplateError(error.to_string()))
+    };
+    let mut values = defaults.clone();
+    values.insert("tools".to_owned(), read(PROBED_TOOLS)?);
+    Ok((read(PROBED_MESSAGES)?, values))
+}
 
 /// True if a template reads arguments as an object, by what it makes of
 /// [`PROBED_MESSAGES`]: printed whole, an object would look as in Python.
@@ -135,7 +162,7 @@ pub(super) fn are_objects_in(rendered: &str) -> bool {
 }
 
 /// A message whose calls of tools have the arguments that a template takes, objects or strings.
-pub(super) fn with_arguments(message: Value, as_objects: bool) -> Result<Value, TemplateError> {
+fn with_arguments(message: Value, as_objects: bool) -> Result<Value, TemplateError> {
     let calls = field(&message, "tool_calls");
     if calls.kind() != ValueKind::Seq {
         return Ok(message);
@@ -169,7 +196,7 @@ pub(super) fn with_arguments(message: Value, as_objects: bool) -> Result<Value, 
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A message whose reasoning has all names that templates use.
-pub fn with_reasoning(message: Value) -> Value {
+fn with_reasoning(message: Value) -> Value {
     let mut given = REASONING.iter().map(|name| field(&message, name));
     let Some(reasoning) = given.find(|value| !value.is_undefined() && !value.is_none()) else {
         return message;

@@ -4,7 +4,24 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, ErrorKind, Output, State, Value};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+/// Makes an environment's values, filters and functions those of Python, of jinja2 and of transformers.
+pub(super) fn add_to(environment: &mut Environment<'static>) {
+    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_formatter(print);
+    environment.add_filter("tojson", to_json);
+    environment.add_filter("string", to_string);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment.add_filter("indent", indent);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", is_iterable);
+    let refuse = |message: String| Err::<Value, _>(invalid(message));
+    environment.add_function("raise_exception", refuse);
+    environment.add_function("strftime_now", strftime_now);
+}
 
 /// The constant day that `strftime_now` returns, so that a reference written tomorrow holds the
 /// same prompts. Llama 3.1's own template falls back to this day.
@@ -13,7 +30,7 @@ use minijinja::{Error, ErrorKind, Output, State, Value};
 const DAY: &str = "d26 bJul BJuly m07 Y2024 y24 j208 aFri AFriday e26 H00 M00 S00 %%";
 
 /// `strftime_now(format)`, on the constant [`DAY`].
-pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
+fn strftime_now(format: &str) -> Result<String, Error> {
     let (mut text, mut rest) = (String::new(), format);
     while let Some((before, after)) = rest.split_once('%') {
         // `%-d` has no leading zero.
@@ -35,7 +52,7 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// The error of a function that refuses its arguments.
-pub(super) fn invalid(what: impl Into<Cow<'static, str>>) -> Error {
+fn invalid(what: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
@@ -44,16 +61,12 @@ pub(super) fn invalid(what: impl Into<Cow<'static, str>>) -> Error {
 const MAX_DEPTH: usize = 128;
 
 /// Prints a value in `{{ … }}`.
-pub(super) fn print(
-    out: &mut Output<'_>,
-    _: &mut State<'_, '_>,
-    value: &Value,
-) -> Result<(), Error> {
+fn print(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     Ok(out.write_str(&to_string(value)?)?)
 }
 
 /// `str(value)`: minijinja prints as Python does, but for numbers.
-pub(super) fn to_string(value: &Value) -> Result<String, Error> {
+fn to_string(value: &Value) -> Result<String, Error> {
     check_depth(value, 0)?;
     let is_number = value.kind() == ValueKind::Number;
     Ok(if is_number {
@@ -85,7 +98,7 @@ fn check_depth(value: &Value, depth: usize) -> Result<(), Error> {
 }
 
 /// `len(value)`; 0 if the value is undefined.
-pub(super) fn length(value: &Value) -> Result<usize, Error> {
+fn length(value: &Value) -> Result<usize, Error> {
     match value.len() {
         _ if value.is_undefined() => Ok(0),
         Some(length) => Ok(length),
@@ -97,7 +110,7 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
 }
 
 /// True if a value has a length and items, as strings and dicts do in Python.
-pub(super) fn is_sequence(value: &Value) -> bool {
+fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
@@ -106,12 +119,12 @@ pub(super) fn is_sequence(value: &Value) -> bool {
 
 /// True if a loop can go over a value, which excludes `None`: `tools is iterable` asks whether
 /// there are tools.
-pub(super) fn is_iterable(value: &Value) -> bool {
+fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
 /// `indent`: jinja2's, which keeps an empty last line.
-pub(super) fn indent(
+fn indent(
     text: &str,
     width: Option<Value>,
     first: Option<bool>,
@@ -164,7 +177,7 @@ fn number(value: &Value) -> String {
 }
 
 /// `tojson`: Python's `json.dumps(value, ensure_ascii=False)`, as transformers defines it.
-pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = kwargs.get::<Option<u8>>("indent")?;
     let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?;
     let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?;
