@@ -140,6 +140,7 @@ compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts 
 
 mod about;
 mod calls;
+mod checked_line;
 mod error;
 mod gzip;
 mod kinds;
@@ -181,6 +182,7 @@ pub mod sidecar;
 
 pub use about::{About, Prompts, ReferenceSummary, Sampling, Values};
 pub use calls::Calls;
+pub use checked_line::{LineChecksum, with_checksum};
 pub use error::{Error, Fault, Position, Result};
 pub use kinds::{Checks, Found, Kind};
 pub use map::{

@@ -19,6 +19,8 @@ use crate::window::{WindowEntry, WindowSpec};
 pub struct Reference {
     about: About,
     windows: Option<Vec<WindowEntry>>,
+    /// The tokens of the longest window of a stream that was read ahead for it.
+    pub(crate) longest_of_stream: Option<u32>,
     rows: Rows,
 }
 
@@ -35,6 +37,7 @@ impl Reference {
         Self {
             about,
             windows,
+            longest_of_stream: None,
             rows,
         }
     }
@@ -55,15 +58,17 @@ impl Reference {
         self.windows.as_deref()
     }
 
-    /// Tokens of its longest window: what a context must hold. `None` where that is not known
-    /// before all windows are read.
+    /// Tokens of its longest window: what a context must hold; 1 without windows. `None` where that is
+    /// not known before all windows are read.
     pub fn longest_window(&self) -> Option<u32> {
-        let windows = self.windows.as_ref()?;
+        let Some(windows) = self.windows.as_ref() else {
+            return self.longest_of_stream;
+        };
+        if !self.about.is_decodable {
+            return Some(self.about.n_ctx);
+        }
         let longest = windows.iter().map(|window| window.n_tokens).max();
-        Some(match longest {
-            Some(longest) if self.about.is_decodable => longest,
-            _ => self.about.n_ctx,
-        })
+        Some(longest.unwrap_or(1))
     }
 
     /// True if its windows are in random order already, or in an order that cannot be

@@ -1,7 +1,6 @@
 //! The commands that make their results of finished files, again and again: `kl report`, `kl
 //! sensitivity` and `kl recipe`. Each prints its result in one form, and writes others.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,6 +20,7 @@ use crate::report::comparison::CSV_START;
 use crate::report::json_text;
 use crate::report::page::{self, ReportedQuant};
 use crate::report::recipe::recipe_text;
+use crate::whole_file::read_json;
 
 /// The start of a report's JSON after its versions: not that of an evaluation, which took a model to make.
 const FIRST_KEY: &str = r#""reference":{"file_name":"#;
@@ -122,7 +122,7 @@ pub fn show_recipe(
         (&settings.json, Form::Json(r#""map_path":"#)),
         (&settings.html, Form::Page),
     ];
-    let results = Results::new(wanted, existing(settings.force))?;
+    let mut results = Results::new(wanted, existing(settings.force))?;
     let reported = settings.report.as_deref().map(quants_of).transpose()?;
     let quants = reported.unwrap_or_default();
     let (report, imatrix) = commands::recipe(settings, engine, terminal)?;
@@ -133,8 +133,11 @@ pub fn show_recipe(
         Form::Page => page::recipe_html(&report, &quants).context(NO_PAGE),
         Form::Json(_) | Form::Csv(_) => Ok(json_text(&report)?),
     };
-    results.write(|| recipe_text(&report), in_form, quiet)?;
-    commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)
+    results.print_text(&recipe_text(&report));
+    // The other forms name the file that this writes, so they come after it.
+    commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)?;
+    results.save(in_form)?;
+    results.finish(|| json_text(&report), quiet)
 }
 
 /// Runs a check and shows its result. The exit code says whether anything is wrong.
@@ -157,7 +160,6 @@ pub fn show_check(
 
 /// The quants of a `kl report`.
 fn quants_of(path: &Path) -> Result<Vec<ReportedQuant>> {
-    let shown = path.display();
-    let json = fs::read_to_string(path).with_context(|| format!("{shown}: cannot be read"))?;
-    ReportedQuant::of_json(&json).map_err(|why| anyhow!("{shown} {why}"))
+    let quants = ReportedQuant::of_json(&read_json(path)?);
+    quants.map_err(|why| anyhow!("{} {why}", path.display()))
 }

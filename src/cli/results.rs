@@ -148,6 +148,10 @@ impl Form {
         const START_BYTES: u64 = 1024;
         const GENERATOR_OF_PAGE: &str = "content=\"kl ";
         let mut start = Vec::new();
+        // Opening a pipe would wait for its writer.
+        if !path.is_file() {
+            return false;
+        }
         let file = File::open(path);
         if file.is_ok_and(|file| file.take(START_BYTES).read_to_end(&mut start).is_err()) {
             return false;

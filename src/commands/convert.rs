@@ -13,12 +13,13 @@ use kl_formats::{
 };
 
 use super::context::writer;
+use super::finite_rows::FiniteRows;
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
-use crate::pipeline::{FileRows, Sources, write_reference};
+use crate::pipeline::{FileRows, NotFinite, Sources, Step, write_reference};
 use crate::report::Warning;
 use crate::report::number::{count, kld};
 
@@ -65,8 +66,15 @@ pub fn convert<E: Engine>(
     let n_rows = n_rows(&windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
-    let written = write_reference(source, &windows, writer, |step| phase.step(step))?;
+    let finite = FiniteRows::of_file(settings.input.display().to_string(), watch);
+    let written = write_reference(source, &windows, writer, |step| {
+        if let Step::Window((_, of_window)) = &step {
+            finite.add(*of_window);
+        }
+        phase.step(step)
+    })?;
     drop(phase);
+    finite.conclude(NotFinite::default(), || false)?;
     watch.warn_all(Warning::of_forms(written.forms));
     Ok(NewFile {
         path: settings.output.display().to_string(),

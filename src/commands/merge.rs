@@ -70,8 +70,8 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     /// Enough for the header: files with one header are of one whole.
     const START_BYTES: u64 = 1 << 20;
     let path = &*partial_path(&follow_links(&settings.output));
-    // Errors of a file or a part are reported when the merge writes.
-    let Ok(file) = File::open(path) else {
+    // Errors of a file or a part are reported when the merge writes; opening a pipe would wait.
+    let Some(file) = path.is_file().then(|| File::open(path).ok()).flatten() else {
         return true;
     };
     let mut start = SameBytes::new(file.take(START_BYTES));

@@ -23,6 +23,7 @@ mod differences;
 mod doctor;
 mod evaluate;
 mod evaluation;
+mod finite_rows;
 pub mod folder;
 mod info;
 mod input;

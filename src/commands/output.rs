@@ -46,6 +46,8 @@ pub struct PartialFile {
     partial: PathBuf,
     target: PathBuf,
     may_replace: bool,
+    /// The access rights of the file that it replaces.
+    replaced: Option<fs::Metadata>,
     /// True if it holds what an earlier run left, to be continued.
     pub is_resumed: bool,
     is_kept: bool,
@@ -58,6 +60,7 @@ impl PartialFile {
     pub fn create(target: &Path, may_replace: bool, begun: Existing) -> Result<Self> {
         let shown = target.display();
         let target = &follow_links(target);
+        let replaced = fs::metadata(target).ok();
         let target = match fs::metadata(target) {
             Ok(metadata) if metadata.is_dir() => bail!("{shown}: is a folder: name a file"),
             Ok(metadata) if !metadata.is_file() => {
@@ -85,12 +88,16 @@ impl PartialFile {
             Existing::Resume => {}
             Existing::Refuse(_) | Existing::Replace => cannot_write(&partial, file.set_len(0))?,
         }
+        if let Some(replaced) = &replaced {
+            cannot_write(&partial, keep_access(&file, replaced, WHILE_WRITTEN))?;
+        }
         let is_resumed = has_bytes && begun == Existing::Resume;
         let output = Self {
             file,
             partial,
             target,
             may_replace,
+            replaced,
             is_resumed,
             is_kept: is_resumed,
         };
@@ -151,6 +158,8 @@ impl PartialFile {
         name.push(".new");
         let new = PathBuf::from(name);
         let mut file = cannot_write(&new, File::create(&new))?;
+        let begun = cannot_write(&self.partial, self.file.metadata())?;
+        cannot_write(&new, keep_access(&file, &begun, WHILE_WRITTEN))?;
         // Where the file system has no locks, the old file has none either.
         let _ = file.try_lock();
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
@@ -176,6 +185,9 @@ impl PartialFile {
     /// Makes sure that every byte is on the disk, then gives the file its name. If another file
     /// took that name meanwhile and must not be replaced, this one keeps its partial name.
     pub fn commit(mut self) -> Result<()> {
+        if let Some(replaced) = &self.replaced {
+            cannot_write(&self.partial, keep_access(&self.file, replaced, 0))?;
+        }
         cannot_write(&self.partial, self.file.sync_all())?;
         let (from, to) = (&self.partial, &self.target);
         let named = if self.may_replace {
@@ -266,6 +278,37 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
         Ok(()) if !is_same_file(&file, partial) => Err(in_use()),
         Ok(()) => Ok(file),
     }
+}
+
+/// What a file's owner may do to it until it is whole, so that `--resume` can open it: read and write.
+const WHILE_WRITTEN: u32 = 0o600;
+
+/// Gives a file the access rights of the one that it is to replace: its mode, and its owner and group where the
+/// system lets this user give files away. `more` are added to the mode.
+#[cfg(unix)]
+fn keep_access(file: &File, replaced: &fs::Metadata, more: u32) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+
+    let new = file.metadata()?;
+    let (owner, group) = (replaced.uid(), replaced.gid());
+    if (new.uid(), new.gid()) != (owner, group) && fchown(file, Some(owner), Some(group)).is_err() {
+        let _ = fchown(file, None, Some(group));
+    }
+    let mut mode = replaced.mode() & 0o777;
+    if file.metadata()?.gid() != group {
+        // What one group was allowed to do is no matter of another's.
+        mode = (mode & 0o707) | (mode & 0o007) << 3;
+    }
+    mode |= more;
+    if new.mode() & 0o777 == mode {
+        return Ok(());
+    }
+    file.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn keep_access(_: &File, _: &fs::Metadata, _: u32) -> io::Result<()> {
+    Ok(())
 }
 
 fn is_same_file(file: &File, path: &Path) -> bool {

@@ -1,15 +1,15 @@
 //! Finished answers, kept beside a reference until it is whole: to generate them can take hours.
 //!
-//! The file's first line describes the run, and each other line is an answer. A line stands for
-//! itself, so one that was cut off costs one answer.
+//! The file's first line describes the run, and each other line is an answer. A line has a checksum and stands
+//! for itself, so one that was cut off or damaged costs one answer.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
-use kl_formats::hex;
+use anyhow::{Context, Result, anyhow, bail};
+use kl_formats::{LineChecksum, hex, with_checksum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -26,7 +26,12 @@ pub struct AnswerFile {
     kept: HashMap<u32, AnswerLine>,
     /// The lines of the file that hold an answer.
     pub n_answers: usize,
+    /// The whole lines that are not as they were written.
+    pub n_damaged: usize,
 }
+
+/// The key of a line's checksum.
+const CHECKSUM: &str = "crc32";
 
 /// A line of the file: an answer.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
@@ -49,6 +54,7 @@ impl AnswerFile {
             run,
             kept: HashMap::new(),
             n_answers: 0,
+            n_damaged: 0,
         }
     }
 
@@ -71,14 +77,31 @@ impl AnswerFile {
             return Ok(None);
         };
         // Never overwritten: it may be a file of the user's.
-        let run = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
+        let mut description = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
             anyhow!(
                 "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
                 path.display()
             )
         })?;
-        let answers = lines.filter_map(|line| serde_json::from_slice::<AnswerLine>(line).ok());
-        let kept: HashMap<u32, AnswerLine> = answers.map(|line| (line.window, line)).collect();
+        match LineChecksum::of(run) {
+            LineChecksum::Matches => {}
+            LineChecksum::Missing => bail!(
+                "{}: an earlier version of kl began it, whose lines have no checksums: finish it with that one, or start over with --force",
+                path.display()
+            ),
+            LineChecksum::Differs => bail!(
+                "{}: its first line is damaged (its checksum does not match): --resume cannot continue it, start over with --force",
+                path.display()
+            ),
+        }
+        description.remove(CHECKSUM);
+        let lines: Vec<&[u8]> = lines.collect();
+        let answers: Vec<AnswerLine> = lines.iter().copied().filter_map(answer_of).collect();
+        let n_damaged = lines.len() - answers.len();
+        let kept: HashMap<u32, AnswerLine> = answers
+            .into_iter()
+            .map(|line| (line.window, line))
+            .collect();
         let opened = OpenOptions::new().append(true).open(path);
         let file = opened.with_context(failed("written"))?;
         // What was cut off goes, so that the next line starts a line.
@@ -87,8 +110,9 @@ impl AnswerFile {
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
-            run: run.into(),
+            run: description.into(),
             n_answers: kept.len(),
+            n_damaged,
             kept,
         }))
     }
@@ -120,13 +144,13 @@ impl AnswerFile {
     }
 
     fn write(&mut self, line: &AnswerLine) -> Result<()> {
-        let mut text = serde_json::to_string(line)? + "\n";
+        let mut text = checked(&serde_json::to_vec(line)?)?;
         if self.file.is_none() {
             self.file = Some(File::create(&self.path)?);
-            text = format!("{}\n{text}", self.run);
+            text = [checked(&serde_json::to_vec(&self.run)?)?, text].concat();
         }
         let mut file = self.file.iter();
-        Ok(file.try_for_each(|mut file| file.write_all(text.as_bytes()))?)
+        Ok(file.try_for_each(|mut file| file.write_all(&text))?)
     }
 
     /// Removes the file.
@@ -138,6 +162,18 @@ impl AnswerFile {
         removed.with_context(|| format!("{}: cannot be removed", self.path.display()))?;
         Ok(())
     }
+}
+
+/// The answer of a line that is as it was written.
+fn answer_of(line: &[u8]) -> Option<AnswerLine> {
+    let is_as_written = LineChecksum::of(line) == LineChecksum::Matches;
+    let parsed = is_as_written.then(|| serde_json::from_slice(line).ok());
+    parsed.flatten()
+}
+
+/// The line of a JSON object.
+fn checked(json: &[u8]) -> Result<Vec<u8>> {
+    with_checksum(json).context("a line is not an object")
 }
 
 fn line(window: u32, prompt: &[u32], answer: &[u32]) -> AnswerLine {

@@ -20,9 +20,22 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
+/// Parses a path. One that begins with `-` gets `./` before it, so that a command that `kl` suggests, or another
+/// program, does not take it for a flag.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| {
+        let is_like_a_flag = path.as_os_str().as_encoded_bytes().starts_with(b"-");
+        if is_like_a_flag && path.as_os_str() != "-" {
+            Path::new(".").join(path)
+        } else {
+            path
+        }
+    })
+}
+
 /// Parses the path of a file, and refuses `-`, which one might expect to work.
 fn named() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| {
+    path().try_map(|path| {
         let named = Some(path).filter(|path| path.as_os_str() != "-");
         named.ok_or("only -t, --prompts, --json and --csv accept '-'; name a file")
     })
@@ -40,7 +53,7 @@ pub fn input() -> impl TypedValueParser<Value = PathBuf> {
 
 /// Parses the path of a file that is read, or `-` for standard input.
 pub fn input_or_stdin() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| on_this_machine(path, ""))
+    path().try_map(|path| on_this_machine(path, ""))
 }
 
 /// Parses the path of a text. A number in its place is llama.cpp's `-t`.

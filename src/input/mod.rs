@@ -29,14 +29,15 @@ mod texts;
 mod windows;
 
 use std::borrow::Cow;
-use std::fs;
+use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::{Groups, Prompts, Provenance, TextIdentity, WindowSpec};
 
 use crate::engine::{Model, Vocabulary};
 use crate::pipeline::Part;
 use crate::report::Warning;
+use crate::whole_file::read_text;
 pub use answer_file::AnswerFile;
 use prompt_file::PromptLine;
 use prompts::Questions;
@@ -95,9 +96,7 @@ impl<'s> RawInput<'s> {
             raw.text = texts::identity(source, &each.collect::<Vec<_>>());
         }
         if let Some(path) = &source.chat_template_file {
-            let template = fs::read_to_string(path);
-            raw.template =
-                Some(template.with_context(|| format!("{}: cannot be read", path.display()))?);
+            raw.template = Some(read_template(path)?);
         }
         Ok(raw)
     }
@@ -237,4 +236,19 @@ impl PreparedInput {
             .map(|prompt| 2 * (prompt.content.bytes() + prompt.variables.bytes()) as u64 + 64)
             .sum()
     }
+}
+
+/// Reads the file of a chat template.
+fn read_template(path: &Path) -> Result<String> {
+    /// A hundred times as long as the longest that is published.
+    const MOST_BYTES: u64 = 4 << 20;
+    let bytes = read_text(path, MOST_BYTES, ", more than a chat template has")?;
+    let shown = path.display();
+    if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
+        bail!("{shown}: not a chat template: byte {first} is 0");
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let first = error.utf8_error().valid_up_to();
+        anyhow!("{shown}: not a chat template: byte {first} is not UTF-8")
+    })
 }

@@ -1,12 +1,11 @@
 //! Texts become windows: they are read from files or standard input, the tokenizer turns each into
 //! tokens, and these are cut.
 
-use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::iter::repeat_n;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, map};
 use sha2::{Digest, Sha256};
 
@@ -14,9 +13,11 @@ use super::windows::text_per_window;
 use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::Model;
 use crate::report::Warning;
+use crate::whole_file::{read_stream, read_text};
 
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+const TOO_LONG: &str = ", more than llama.cpp tokenizes at once: split it";
 
 /// A text that was read, and what identifies it; `identity.n_tokens` is not known yet.
 pub struct Text {
@@ -50,12 +51,9 @@ pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> 
 pub fn read(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
     let shown = path.display();
     let bytes = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        let read = io::stdin().read_to_end(&mut bytes);
-        read.context("standard input: cannot be read")?;
-        bytes
+        read_stream(io::stdin().lock(), "standard input", MAX_TEXT_BYTES)?
     } else {
-        read_file(path)?
+        read_text(path, MAX_TEXT_BYTES, TOO_LONG)?
     };
     if bytes.is_empty() {
         bail!("{shown}: is empty: there is nothing to tokenize");
@@ -87,18 +85,6 @@ pub fn identity_of(name: impl Into<String>, bytes: &[u8]) -> TextIdentity {
     identity.bytes = Some(bytes.len() as u64);
     identity.sha256 = Some(hex(&Sha256::digest(bytes)));
     identity
-}
-
-/// Reads a file, unless it is a folder or too long.
-fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let shown = path.display();
-    if path.is_dir() {
-        bail!("{shown}: is a folder: name a file in it");
-    }
-    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
-        bail!("{shown}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it");
-    }
-    fs::read(path).with_context(|| format!("{shown}: cannot be read"))
 }
 
 /// Names what a file holds in place of a text, and says what to do; `first` is its first byte that

@@ -6,6 +6,7 @@
 
 mod evaluate;
 mod in_turn;
+mod not_finite;
 mod reference_rows;
 mod selection;
 mod states;
@@ -16,12 +17,13 @@ mod write;
 
 pub use evaluate::{ScoredWindow, evaluate};
 pub use in_turn::{LogitSource, Sources};
+pub use not_finite::NotFinite;
 pub use reference_rows::{FileRows, ReferenceRows, RowsHere};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};
 pub use states::StateSource;
 pub use timing::{DeviceClock, DeviceTime, Timing};
 pub use window_rows::KeptRows;
-pub use write::{FinishedOutput, write_reference};
+pub use write::{FinishedOutput, WrittenWindow, write_reference};
 
 use std::sync::{Arc, Mutex};
 

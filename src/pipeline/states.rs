@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use kl_formats::{Calls, CheckRow, Float, States, WindowSpec};
 
 use super::in_turn::LogitSource;
-use super::{Error, Step};
+use super::{Error, NotFinite, Step};
 use crate::engine::{Decoder, Head, Outputs};
-use crate::score::RowError;
+use crate::score::{RowError, has_softmax};
 
 /// Rows of a decode call that are compared where not all are.
 const N_SAMPLED: usize = 16;
@@ -32,6 +32,9 @@ pub struct StateSource<'m> {
     known: HashMap<u32, Vec<f32>>,
     /// The rows that were checked so far.
     pub checked: RowError,
+    /// Those of the model's own rows, wherever they are computed to be checked, that are not finite: its head may give
+    /// such rows of finite states.
+    pub not_finite: NotFinite,
     /// The time that the check took.
     pub check_time: Duration,
 }
@@ -50,6 +53,7 @@ impl<'m> StateSource<'m> {
             check_rows: Vec::new(),
             known: HashMap::new(),
             checked: RowError::default(),
+            not_finite: NotFinite::default(),
             check_time: Duration::ZERO,
         }
     }
@@ -87,6 +91,7 @@ impl<'m> StateSource<'m> {
                     return Ok(false);
                 }
                 for row in &outputs.rows {
+                    self.not_finite.push(window, position, has_softmax(row));
                     let check_row = CheckRow { window, position };
                     if self.states.check.rows.contains(&check_row) {
                         self.check_rows.push(row.to_vec());
@@ -141,6 +146,9 @@ impl LogitSource for &mut StateSource<'_> {
                 if at == to_check {
                     let started = Instant::now();
                     let rows = compare_some(&mut *self.head, &outputs, self.states.state_type)?;
+                    for (row, at) in outputs.rows.iter().zip(position as u32..) {
+                        self.not_finite.push(window.window, at, has_softmax(row));
+                    }
                     for (index, row) in rows.iter().enumerate() {
                         self.checked += *row;
                         if !row.is_exact() {
@@ -233,7 +241,10 @@ fn try_sizes(
         for (state_type, compared) in std::mem::take(left) {
             let again = head.rows(&rounded(states, state_type))?;
             let mut logits = exact.iter().zip(again);
-            if logits.all(|(exact, again)| exact.to_bits() == again.to_bits()) {
+            let is_same = |exact: &f32, again: &f32| {
+                exact.to_bits() == again.to_bits() || exact.is_nan() && again.is_nan()
+            };
+            if logits.all(|(exact, again)| is_same(exact, again)) {
                 left.push((state_type, compared));
             }
         }

@@ -16,7 +16,8 @@ use rayon::prelude::*;
 
 use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
 use super::timing::Timing;
-use super::{Error, Pool, Step, depth, locked};
+use super::{Error, NotFinite, Pool, Step, depth, locked};
+use crate::score::has_softmax;
 
 /// A reference that was written.
 #[derive(Debug)]
@@ -29,6 +30,9 @@ pub struct FinishedOutput<W> {
     pub forms: RowForms,
 }
 
+/// A window whose rows have been handed to the file, and those of them that are not finite.
+pub type WrittenWindow<'w> = (&'w WindowSpec, NotFinite);
+
 /// Runs sources of one model over `windows` and writes the rows of their scored positions. The file is
 /// the same with one source and with several.
 ///
@@ -40,7 +44,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     windows: &[WindowSpec],
     writer: Writer<W>,
-    mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<WrittenWindow<'_>>) -> Result<(), Error>,
 ) -> Result<FinishedOutput<W>, Error> {
     let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1));
     let device = sources.device.clone();
@@ -52,9 +56,9 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     };
     let done = in_turn(sources, next, |step| match step {
         Step::Rows(n) => on_step(Step::Rows(n)),
-        Step::Window((window, of_window)) => {
+        Step::Window((window, of_window, not_finite)) => {
             forms += of_window;
-            on_step(Step::Window(window))
+            on_step(Step::Window((window, not_finite)))
         }
     });
     // The file ends also where its rows have failed: the windows that are whole are worth keeping.
@@ -110,6 +114,7 @@ struct OpenOutput<'w> {
     /// Ends with the window's last row, so that the next window's lane is emptied.
     lane: Option<SyncSender<Receiver<Piece>>>,
     memory: Pool<Piece>,
+    not_finite: NotFinite,
     /// The time for which writing has kept its caller waiting.
     waited: Duration,
 }
@@ -161,6 +166,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             encoder,
             lane: Some(lane),
             memory: self.memory.clone(),
+            not_finite: NotFinite::default(),
             waited: started.elapsed(),
         };
         output.send(first)?;
@@ -179,7 +185,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
 }
 
 impl<'w> RowSink for OpenOutput<'w> {
-    type Done = (&'w WindowSpec, RowForms);
+    type Done = (&'w WindowSpec, RowForms, NotFinite);
 
     fn window(&self) -> &WindowSpec {
         self.window
@@ -187,6 +193,11 @@ impl<'w> RowSink for OpenOutput<'w> {
 
     /// Encodes the next rows; they are compressed and written later.
     fn push(&mut self, mut rows: &[&[f32]]) -> Result<(), Error> {
+        for is_finite in are_finite(self.layout, rows) {
+            let position = self.window.first_scored + self.not_finite.n_rows as u32; // one of the window's
+            self.not_finite
+                .push(self.window.window, position, is_finite);
+        }
         while !rows.is_empty() {
             let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || locked(&self.memory).pop());
             if n == 0 {
@@ -208,7 +219,7 @@ impl<'w> RowSink for OpenOutput<'w> {
     }
 
     fn finish(self) -> Result<Self::Done, Error> {
-        Ok((self.window, self.encoder.finish()?))
+        Ok((self.window, self.encoder.finish()?, self.not_finite))
     }
 }
 
@@ -230,6 +241,21 @@ impl OpenOutput<'_> {
         });
         Ok(())
     }
+}
+
+/// Whether each row is finite: it has a softmax or, if it is a hidden state, only finite numbers.
+fn are_finite(layout: RowLayout, rows: &[&[f32]]) -> Vec<bool> {
+    let row_bytes = rows.first().map_or(1, |row| size_of_val(*row).max(1));
+    let is_finite = |row: &&[f32]| match layout {
+        RowLayout::State(_) => row
+            .iter()
+            .fold(true, |all, number| all & number.is_finite()),
+        _ => has_softmax(row),
+    };
+    let rows = rows
+        .par_iter()
+        .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes));
+    rows.map(is_finite).collect()
 }
 
 fn encode_rows(layout: RowLayout, rows: &[&[f32]], bytes: &mut [u8]) {

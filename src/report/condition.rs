@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::named_numbers::{NAMES, NAMES_OF_PAIR, NamedNumbers, named_numbers};
 use super::number::left_out;
 use super::result::ModelResult;
-use crate::stats::{MIN_WINDOWS_TO_PLAN, PairedComparison};
+use crate::stats::{ExcludedTokens, MIN_WINDOWS_TO_PLAN, PairedComparison};
 
 /// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
 #[derive(Clone, Debug)]
@@ -141,10 +141,15 @@ fn similar(name: &str) -> Vec<&'static str> {
 
 /// The tokens that a number leaves out: those that no statistic counts, and those with an infinite KLD or
 /// for which the number itself is infinite. `None` if there are none, or if that is accepted.
-fn not_accepted(n_excluded: u64, n_infinite: u64, allow_excluded: bool) -> Option<String> {
-    let excluded = (n_excluded, "with a row that is not finite");
+fn not_accepted(excluded: ExcludedTokens, n_infinite: u64, allow_excluded: bool) -> Option<String> {
+    let why = match (excluded.n_ref, excluded.n_eval) {
+        (0, 1..) => "with a row of the evaluated model that is not finite",
+        (1.., 0) => "with a row of the reference that is not finite",
+        _ => "with a row that is not finite",
+    };
+    let is_partial = !allow_excluded && excluded.n + n_infinite > 0;
+    let excluded = (excluded.n, why);
     let infinite = (n_infinite, "with an infinite or unknown value");
-    let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
     is_partial.then(|| left_out([excluded, infinite]))
 }
 
@@ -169,7 +174,7 @@ where
             _ => None,
         };
         let n_infinite = summary.n_infinite().max(of_section.unwrap_or(0));
-        let left_out = not_accepted(summary.n_excluded, n_infinite, allow_excluded);
+        let left_out = not_accepted(summary.all_excluded(), n_infinite, allow_excluded);
         condition.verdict(&numbers, left_out, None)
     });
     of_each.collect()
@@ -185,7 +190,7 @@ pub fn judge_pair(
     allow_excluded: bool,
 ) -> Vec<Verdict> {
     let numbers = named_numbers(pair);
-    let left_out = || not_accepted(0, paired.n_left_out, allow_excluded);
+    let left_out = || not_accepted(ExcludedTokens::default(), paired.n_left_out, allow_excluded);
     let n_windows = Some(paired.n_windows);
     let verdict = |of: &Condition| of.verdict(&numbers, left_out(), n_windows);
     conditions.iter().map(verdict).collect()
@@ -352,11 +357,25 @@ mod tests {
 
     #[test]
     fn what_the_numbers_leave_out_is_said() {
+        let excluded = |n, n_ref, n_eval| ExcludedTokens { n, n_ref, n_eval };
         for (n_excluded, n_infinite, said) in [
-            (1, 0, "1 token with a row that is not finite is"),
-            (0, 2, "2 tokens with an infinite or unknown value are"),
             (
-                3,
+                excluded(1, 1, 0),
+                0,
+                "1 token with a row of the reference that is not finite is",
+            ),
+            (
+                excluded(2, 0, 2),
+                0,
+                "2 tokens with a row of the evaluated model that is not finite are",
+            ),
+            (
+                excluded(0, 0, 0),
+                2,
+                "2 tokens with an infinite or unknown value are",
+            ),
+            (
+                excluded(3, 2, 2),
                 1,
                 "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are",
             ),

@@ -4,7 +4,7 @@ use super::comparison::ComparedModel;
 use super::number::{count_of, kld, left_out, percent, printable};
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
-use crate::stats::{ClusterKind, Clustering, Summary};
+use crate::stats::{ClusterKind, Clustering, ExcludedTokens, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -22,7 +22,7 @@ const NOTABLE_UNKNOWN: f64 = 0.001;
 /// windows are those of one part (`--shard`).
 pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
     let (summary, path) = (&model.summary, &model.model.path);
-    let mut doubts = left_out_tokens(summary.n_excluded, summary.n_infinite());
+    let mut doubts = left_out_tokens(summary.all_excluded(), summary.n_infinite());
     doubts.extend(identical_rows(model, path));
     if let (Some(mean), Some(top1)) = (model.mean_kld(), model.same_top())
         && mean.value >= FAR_KLD
@@ -77,7 +77,10 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     // The tokens that all leave out: a ranked model has only these.
     let ranked = models.iter().find(|model| model.is_candidate());
     if let Some(ModelResult { summary, .. }) = ranked.or(models.first()).map(|of| &of.result) {
-        doubts.extend(left_out_tokens(summary.n_excluded, summary.n_infinite()));
+        doubts.extend(left_out_tokens(
+            summary.all_excluded(),
+            summary.n_infinite(),
+        ));
     }
     let few = models.iter().filter_map(|model| {
         let (clusters, n) = (&model.summary.clusters, model.summary.n_windows);
@@ -101,18 +104,36 @@ fn identical_rows(model: &ModelResult, name: &str) -> Option<Warning> {
 }
 
 /// The warnings about the tokens that every statistic leaves out, and those with an infinite KLD.
-pub fn left_out_tokens(n_excluded: u64, n_infinite: u64) -> Vec<Warning> {
+pub fn left_out_tokens(excluded: ExcludedTokens, n_infinite: u64) -> Vec<Warning> {
     let without_row = format!(
-        "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)",
-        left_out([(n_excluded, ""), (0, "")])
+        "{} left out of every statistic: {} (--json locates them)",
+        left_out([(excluded.n, ""), (0, "")]),
+        faulty_rows(excluded)
     );
     let at_infinity = format!(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens",
         count_of(n_infinite, "token")
     );
-    let excluded = (n_excluded > 0).then(|| Warning::new("excluded_tokens", without_row));
+    let excluded = (excluded.n > 0).then(|| Warning::new("excluded_tokens", without_row));
     let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", at_infinity));
     excluded.into_iter().chain(infinite).collect()
+}
+
+/// Says whose rows leave tokens out, and what is wrong with them.
+pub fn faulty_rows(excluded: ExcludedTokens) -> String {
+    const FAULT: &str = "NaN or +infinity, or no finite logit";
+    match (excluded.n_ref, excluded.n_eval) {
+        (0, 0) => "a score cannot be right".to_owned(),
+        (0, _) => format!("the evaluated model's row holds {FAULT}, the reference's does not"),
+        (_, 0) => format!(
+            "the reference's row holds {FAULT}, the evaluated model's does not: its original gave it, so make the reference again with another original or on another device"
+        ),
+        (n_ref, n_eval) => format!(
+            "a row holds {FAULT}, the reference's at {} and the evaluated model's at {}",
+            count_of(n_ref, "token"),
+            count_of(n_eval, "token")
+        ),
+    }
 }
 
 /// The warning about groups without a scored token, if there are any.

@@ -28,7 +28,9 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
-pub use doubts::{doubts_of_model, doubts_of_models, empty_groups, few_windows, left_out_tokens};
+pub use doubts::{
+    doubts_of_model, doubts_of_models, empty_groups, faulty_rows, few_windows, left_out_tokens,
+};
 pub use info::{
     COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo,
     Verification, Verified, WeightError, info_text, planned_lines, prompts_text, verified_text,

@@ -200,15 +200,20 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
 /// Text from outside, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD. A file's name, too, may hold them.
 pub fn printable(text: &str) -> String {
-    let safe = |c: char| match c {
-        // They break a line or turn its direction (Unicode's `Bidi_Control`).
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(safe).collect()
+    let safe = |c: char| Some(c).filter(|c| is_printable(*c));
+    let all = text
+        .chars()
+        .map(|c| safe(c).unwrap_or(char::REPLACEMENT_CHARACTER));
+    all.collect()
+}
+
+/// True unless a character controls a terminal, breaks a line or turns its direction (Unicode's `Bidi_Control`).
+pub fn is_printable(c: char) -> bool {
+    let turns = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    !turns && !c.is_control()
 }
 
 /// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.

@@ -325,11 +325,13 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// A text, in quotes where it needs them. A spreadsheet runs a cell that starts like a formula as
-/// one, in quotes or not: an apostrophe before it makes it text (OWASP, "CSV Injection").
+/// one, in quotes or not: an apostrophe before it makes it text (OWASP, "CSV Injection"). A terminal obeys
+/// control characters: they become U+FFFD.
 pub fn csv_text(value: &str) -> String {
-    let is_formula = value.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
+    let value = printable(value);
+    let is_formula = value.starts_with(['=', '+', '-', '@']);
     let apostrophe = if is_formula { "'" } else { "" };
-    if value.contains(['"', ',', '\n', '\r']) {
+    if value.contains(['"', ',']) {
         format!("\"{apostrophe}{}\"", value.replace('"', "\"\""))
     } else {
         format!("{apostrophe}{value}")

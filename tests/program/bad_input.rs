@@ -178,3 +178,100 @@ fn no_name_forges_a_line() {
         shown(line);
     }
 }
+
+/// What has no end is not read to its end, and what has no beginning is not waited for.
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_refused_in_one_line() {
+    let session = Session::with_reference("");
+    session.ok("-m @q8 -r ref.gz --sidecar a.kls -q");
+    session.write("prompts.txt", "Once upon a time\n");
+    std::os::unix::fs::symlink("/dev/zero", session.path("zero")).unwrap();
+    let limited = |line: &str, what: &[&str]| {
+        // Far less than what a gigabyte of zeros would take.
+        let run = session.in_shell("ulimit -v 3000000; exec \"$@\"", line);
+        let lines: Vec<&str> = run.stderr.lines().collect();
+        assert_eq!((run.code, lines.len()), (1, 1), "kl {line}: {lines:#?}");
+        for what in what {
+            assert!(lines[0].contains(what), "kl {line}: {}", lines[0]);
+        }
+    };
+    let write = "-m @f16 -w none.gz -q";
+    limited(
+        &format!("{write} -t zero"),
+        &["zero: not a text", "byte 0 is 0"],
+    );
+    limited(&format!("{write} --prompts zero"), &["zero: not a text"]);
+    let template = "--prompts prompts.txt --chat-template-file";
+    limited(
+        &format!("{write} {template} zero"),
+        &["zero: not a chat template"],
+    );
+    limited(&format!("{write} {template} ."), &[".: is a folder"]);
+    limited("report a.kls --floor zero", &["zero: is not whole JSON"]);
+    limited("report a.kls --floor .", &[".: is a folder"]);
+    let mut mkfifo = std::process::Command::new("mkfifo");
+    assert!(mkfifo.arg(session.path("p")).status().unwrap().success());
+    limited(
+        &format!("{write} -t p"),
+        &["p: is a pipe that nothing writes to"],
+    );
+    // One that something writes to is read.
+    let script = "cat short.txt > p & \"$@\"";
+    let run = session.in_shell(script, "-m @f16 -t p -c 64 -w piped.gz -q --force");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+}
+
+#[test]
+fn a_floor_that_cannot_be_read_says_what_is_wrong_and_where() {
+    let session = Session::with_reference("");
+    session.ok("-m @q8 -r ref.gz --sidecar a.kls -q");
+    for (json, what) in [
+        ("", "floor.json: is empty"),
+        (
+            "{\"floor\":\n  {\"kld\": 1",
+            "floor.json: is not whole JSON (EOF while parsing an object at line 2 column 11)",
+        ),
+        ("{\"floor\": }", "expected value at line 1 column 11"),
+        ("{\"kl_version\": 1}", "floor.json: holds no floor"),
+        ("{\"floor\": null}", "floor.json: holds no floor"),
+        (
+            "{\"floor\": 3}",
+            "floor.json: its floor cannot be used (invalid type: integer `3`",
+        ),
+    ] {
+        session.write("floor.json", json);
+        session.fails("report a.kls --floor floor.json", 1, &[what]);
+    }
+}
+
+/// What a header states is no reason to take memory for it.
+#[cfg(unix)]
+#[test]
+fn windows_that_are_not_there_take_no_memory() {
+    let session = Session::with_text();
+    let header = |n_ctx: u32, n_windows: u32| {
+        let counts = [n_ctx, 1024, n_windows].map(u32::to_le_bytes);
+        [&b"_logits_"[..], &counts.concat()].concat()
+    };
+    session.write("empty.kld", header(1 << 26, 0));
+    let limited = |line: &str, code: i32, what: &str| {
+        let run = session.in_shell("ulimit -v 3000000; exec \"$@\"", line);
+        assert!(
+            run.code == code && run.stderr.contains(what),
+            "kl {line}: {}",
+            run.stderr
+        );
+    };
+    limited(
+        "-m @q8 -r empty.kld --no-sidecar -q",
+        1,
+        "empty.kld: holds no windows",
+    );
+    limited("info empty.kld --verify -q", 0, "");
+    limited(
+        "compare empty.kld empty.kld -q --no-sidecar",
+        1,
+        "empty.kld",
+    );
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use crate::gguf::Gguf;
 use crate::numbers::{Window, accurate, close, kld, log_softmax, mean, number};
 use crate::session::{Session, has};
 
@@ -179,4 +180,79 @@ fn without_a_finite_row_there_is_no_number() {
     has(&result, &none);
     let located = result["excluded"].as_array().unwrap();
     assert_eq!(located.len(), 100, "the first of them");
+}
+
+#[test]
+fn the_side_whose_rows_are_not_finite_is_named() {
+    let session = Session::new();
+    spoiled(&session, |window, row| window == 1 && [7, 8].contains(&row));
+    let run = session.ok("compare bad.gz ref.gz -q --no-sidecar");
+    run.warns(&["2 tokens are left out", "the reference's row holds NaN"]);
+    let gate = "-q --no-sidecar --fail-if kld.mean>9";
+    let whose = ["2 tokens with a row of the reference that is not finite"];
+    session.fails(&format!("compare bad.gz ref.gz {gate}"), 3, &whose);
+    let run = session.ok("compare ref.gz bad.gz -q --no-sidecar --json out.json");
+    run.warns(&["the evaluated model's row holds NaN"]);
+    let counts = json!({"n_excluded": 2, "n_excluded_ref": 0, "n_excluded_eval": 2});
+    has(&session.read_json("out.json")["models"][0], &counts);
+    let whose = ["2 tokens with a row of the evaluated model that is not finite"];
+    session.fails(&format!("compare ref.gz bad.gz {gate}"), 3, &whose);
+
+    // A copy says what it copies, and one without a finite row is no reference.
+    let run = session.ok("convert bad.gz copy.gz --format kl -q");
+    run.warns(&["bad.gz: its row of window 1, position 7 is not finite"]);
+    run.warns(&[
+        "bad.gz: not finite: 2 of",
+        "first in window 1 at position 7",
+    ]);
+    session.remove("bad.gz");
+    session.rewrite("ref.gz", "bad.gz", |_, _, mut logits| {
+        logits[3] = f32::NAN;
+        logits
+    });
+    let none = ["bad.gz: none of its", "is finite", "nothing was kept"];
+    for target in [
+        "--format kl",
+        "--format kl.py",
+        "--encoding u16 --format kl",
+    ] {
+        session.fails(&format!("convert bad.gz none.gz {target} -q"), 1, &none);
+    }
+    let ends = session.ends("compare bad.gz ref.gz -q --no-sidecar", 1);
+    ends.warns(&["no token could be scored: the reference's row holds NaN"]);
+    let ends = session.ends("compare ref.gz bad.gz -q --no-sidecar", 1);
+    ends.warns(&["no token could be scored: the evaluated model's row holds NaN"]);
+}
+
+#[test]
+fn an_original_without_a_finite_row_writes_nothing() {
+    let session = Session::with_text();
+    let mut model = Gguf::read(session.read("@f16"));
+    model.data("blk.0.attn_norm.weight")[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    session.write("nan.gguf", model.whole());
+    let none = ["nan.gguf: none of its", "is finite", "kl info --verify"];
+    for how in [
+        "",
+        "--encoding f32",
+        "--encoding hidden",
+        "--format kl.py --score all",
+        "--format llama.cpp",
+    ] {
+        let line = format!("-m nan.gguf -t short.txt -c 64 {how} -w none.gz -q");
+        let run = session.fails(&line, 1, &none);
+        run.warns(&["nan.gguf: its row of window 0, position"]);
+    }
+    session.write("answers.txt", "Once upon a time\n");
+    let line = "-m nan.gguf --prompts answers.txt --generate 4 -w none.gz -q";
+    session.fails(line, 1, &["nan.gguf", "the logits are not finite"]);
+    let map = "sensitivity -m nan.gguf -t short.txt -c 64 -n 500 -w map.jsonl -q";
+    session.fails(map, 1, &["nan.gguf: none of the original's", "is finite"]);
+    session.reference_of("@f16", "good.gz", "");
+    let line = "-m @f16 --ref-model nan.gguf -t short.txt -c 64 -n 200 -q --no-sidecar";
+    session
+        .ends(line, 1)
+        .warns(&["the reference's row holds NaN"]);
+    session
+        .ends("-m nan.gguf -r good.gz -q --no-sidecar", 1)
+        .warns(&["the evaluated model's row"]);
 }

@@ -129,6 +129,14 @@ fn what_makes_no_recipe_is_named() {
     let quantize = "recipe map --bpw 4 -m @f16 -t b.txt --quantize";
     session.fails(&format!("{quantize} there.gguf"), 1, &["exists already"]);
     assert_eq!(session.read("there.gguf"), b"mine");
+    // A document that names a file is written after it.
+    #[cfg(unix)]
+    {
+        let line = format!("{quantize} cut.gguf --json named.json -q");
+        let run = session.in_shell("ulimit -f 200; trap '' XFSZ; \"$@\"", &line);
+        assert_eq!(run.code, 1, "{}", run.stderr);
+        assert!(!session.exists("cut.gguf") && !session.exists("named.json"));
+    }
 
     let own = session.ok("recipe map --bpw 4 -m @f16 -t a.txt -c 128 -n 500");
     own.warns(&["the map was made on this text"]);

@@ -88,6 +88,9 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
 
+/// Plain bytes that are read ahead for the longest window: less than a second's work.
+const SCANNED_BYTES: u64 = 256 << 20;
+
 /// `kl`'s own key for the meaning of rows that are not logits, and its values.
 const VALUES: &str = "kl_values";
 const NOT_LOGITS: [(Values, &str); 2] = [
@@ -212,7 +215,28 @@ impl KlPyReader {
 
     /// The open file as a reference, without a list of windows.
     pub fn into_reference(self) -> Reference {
-        Reference::new(self.about.clone(), None, Rows::Stream(Box::new(self)))
+        let longest = Self::longest_window(self.name.path()).ok().flatten();
+        let mut reference = Reference::new(self.about.clone(), None, Rows::Stream(Box::new(self)));
+        reference.longest_of_stream = longest;
+        reference
+    }
+
+    /// Tokens of the longest window. Reads up to the first window that is as long as the header states, in most files
+    /// the first of all; `None` if it is not found in [`SCANNED_BYTES`], nor the file's end.
+    fn longest_window(path: &Path) -> Result<Option<u32>> {
+        let mut reader = Self::open(path)?;
+        let mut longest = 1;
+        while let Some(window) = reader.next_window()? {
+            longest = longest.max(window.tokens.len() as u32); // at most n_ctx
+            if longest == reader.about.n_ctx {
+                break;
+            }
+            let rows = u64::from(window.n_rows) * 4 * u64::from(reader.about.n_vocab);
+            if reader.offset.saturating_add(rows) > SCANNED_BYTES {
+                return Ok(None);
+            }
+        }
+        Ok(Some(longest))
     }
 
     /// A line of at most `max` bytes, with its line feed.
@@ -274,6 +298,10 @@ impl KlPyReader {
             [n_tokens, ..] if n_tokens > n_ctx => Some(format!(
                 "a window of {n_tokens} tokens, the header states n_ctx {n_ctx}"
             )),
+            // Empty windows shrink to a thousandth, and their number would decide how long a small file takes.
+            _ if u64::from(window) >= self.about.file_bytes => {
+                Some("more windows than the file has bytes".to_owned())
+            }
             _ => (self.about.n_windows.is_some_and(|n| window >= n))
                 .then(|| "more windows than the header states".to_owned()),
         }

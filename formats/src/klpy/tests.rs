@@ -190,6 +190,22 @@ fn bombs_end_early() {
     assert!(rows.to_string().contains("entries"), "{rows}");
     let line = read(scratch.file(&bomb(MAGIC_LINE, [0; 3])), 9).unwrap_err();
     assert_fault(&line, "Header");
+    // A million windows without tokens or rows, in some kilobytes.
+    let empty = [MAGIC_LINE, "{'n_ctx': 67108864, 'n_vocab': 1}\n"].concat();
+    let windows = bytemuck::cast_slice(&[0u32, 0, 1]).repeat(1 << 20);
+    let path = scratch.file(&gzip(&[empty.as_bytes(), &windows].concat()));
+    let many = read(path, 9).unwrap_err();
+    assert!(
+        many.to_string()
+            .contains("more windows than the file has bytes"),
+        "{many}"
+    );
+    // A context is as large as the longest window, whatever n_ctx is.
+    let mut one = empty.into_bytes();
+    one.extend_from_slice(bytemuck::cast_slice(&[3u32, 1, 1, 0, 0, 0, 0]));
+    let path = scratch.file(&gzip(&one));
+    let reference = KlPyReader::open(path).unwrap().into_reference();
+    assert_eq!(reference.longest_window(), Some(3));
 }
 
 mod header {

@@ -10,6 +10,7 @@ use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, EndLine, ErrorsLine, MAGIC, MAX_LINE_BYTES, MapHeader, Mixture, SensitivityMap};
+use crate::checked_line::{LineChecksum, with_checksum};
 use crate::error::{Error, Fault, Named, Result};
 use crate::kinds::Found;
 use crate::numbers::GgmlType;
@@ -28,6 +29,8 @@ pub struct CutOffMap {
     n_bytes: u64,
     n_lines: u64,
     crc: Hasher,
+    /// True if the header has a checksum, and so every line; false in a map of kl 0.1.0.
+    has_checksums: bool,
 }
 
 impl SensitivityMap {
@@ -59,7 +62,12 @@ impl SensitivityMap {
         if !is_whole {
             return Err(name.truncated(None, len, "the file ends within its header"));
         }
+        let checksum = LineChecksum::of(&line);
+        if checksum == LineChecksum::Differs {
+            return Err(name.corrupt(None, 0, format!("line 1: {WRONG_CHECKSUM}")));
+        }
         let mut read = CutOffMap::new(MapHeader::from_json(&line, &name)?);
+        read.has_checksums = checksum == LineChecksum::Matches;
         read.count(&line);
         while next_line(&mut file, &mut line, &name)? {
             let end = read
@@ -74,6 +82,9 @@ impl SensitivityMap {
         Ok(read)
     }
 }
+
+/// The fault of a line that has changed since it was written.
+const WRONG_CHECKSUM: &str = "its checksum does not match";
 
 /// Reads the next line into `line`; returns false if the file ends before its line feed.
 fn next_line(file: &mut BufReader<File>, line: &mut Vec<u8>, name: &Named) -> Result<bool> {
@@ -104,12 +115,18 @@ impl CutOffMap {
             n_bytes: 0,
             n_lines: 0,
             crc: Hasher::new(),
+            has_checksums: true,
         }
     }
 
     /// The whole lines.
     pub fn map(&self) -> &SensitivityMap {
         &self.map
+    }
+
+    /// True if each line has a checksum; kl 0.1.0 wrote none.
+    pub fn has_checksums(&self) -> bool {
+        self.has_checksums
     }
 
     /// Bytes of the whole lines, without the end line.
@@ -126,8 +143,10 @@ impl CutOffMap {
     /// Adds a line; returns an end line. The first key distinguishes the kinds of lines.
     fn add(&mut self, line: &[u8]) -> Result<Option<EndLine>, String> {
         if line.starts_with(b"{\"exchanged\":") {
+            self.check_checksum(line)?;
             self.add_cell(parse(line)?)?;
         } else if line.starts_with(b"{\"tensor\":") {
+            self.check_checksum(line)?;
             self.add_errors(parse(line)?)?;
         } else if line.starts_with(b"{\"n_lines\":") {
             return Ok(Some(parse(line)?));
@@ -135,6 +154,14 @@ impl CutOffMap {
             return Err("neither a cell nor weight errors nor the end".to_owned());
         }
         Ok(None)
+    }
+
+    fn check_checksum(&self, line: &[u8]) -> Result<(), String> {
+        match LineChecksum::of(line) {
+            LineChecksum::Differs => Err(WRONG_CHECKSUM.to_owned()),
+            LineChecksum::Missing if self.has_checksums => Err("it has no checksum".to_owned()),
+            LineChecksum::Matches | LineChecksum::Missing => Ok(()),
+        }
     }
 
     /// Adds the weight errors of a tensor.
@@ -299,7 +326,8 @@ impl<W: Write> MapWriter<W> {
     /// [`crate::Fault::Unwritable`] if the header is not valid, [`crate::Fault::Io`].
     pub fn create(out: W, path: &Path, header: MapHeader) -> Result<Self> {
         let name = Named::new(path);
-        let line = header.to_lines(&name)?;
+        let json = header.to_lines(&name)?;
+        let line = line_of(json.trim_ascii_end()).map_err(|what| name.unwritable(what))?;
         let written = CutOffMap::new(header);
         let mut writer = Self { out, name, written };
         writer.put(&line)?;
@@ -352,7 +380,8 @@ impl<W: Write> MapWriter<W> {
     /// # Errors
     /// [`crate::Fault::Io`].
     pub fn finish(mut self) -> Result<(W, SensitivityMap)> {
-        self.write(&self.written.end())?;
+        let end = self.json(&self.written.end())?;
+        self.put(&[&end[..], b"\n"].concat())?;
         self.written.map.is_cut_off = false;
         Ok((self.out, self.written.map))
     }
@@ -360,14 +389,14 @@ impl<W: Write> MapWriter<W> {
     /// Writes a line that a reader accepts.
     fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let unwritable = |what| self.name.unwritable(what);
-        let mut json = serde_json::to_vec(line)
-            .map_err(|error| unwritable(format!("a line as JSON: {error}")))?;
-        json.push(b'\n');
-        if json.len() > MAX_LINE_BYTES {
-            return Err(unwritable("a line of more than 64 MiB".to_owned()));
-        }
-        self.written.add(&json).map_err(unwritable)?;
-        self.put(&json)
+        let line = line_of(&self.json(line)?).map_err(unwritable)?;
+        self.written.add(&line).map_err(unwritable)?;
+        self.put(&line)
+    }
+
+    fn json(&self, line: &impl Serialize) -> Result<Vec<u8>> {
+        let json = serde_json::to_vec(line);
+        json.map_err(|error| self.name.unwritable(format!("a line as JSON: {error}")))
     }
 
     fn put(&mut self, line: &[u8]) -> Result<()> {
@@ -376,4 +405,13 @@ impl<W: Write> MapWriter<W> {
         self.written.count(line);
         Ok(())
     }
+}
+
+/// The line of a JSON object, with its checksum.
+fn line_of(json: &[u8]) -> Result<Vec<u8>, String> {
+    let line = with_checksum(json).ok_or("a line that is not an object")?;
+    if line.len() > MAX_LINE_BYTES {
+        return Err("a line of more than 64 MiB".to_owned());
+    }
+    Ok(line)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::checked_line::with_checksum;
 use crate::common;
 use crate::testing::{Scratch, assert_fault, check_message, sparse};
 use crate::{Error, Fault, Found, Provenance, Shard};
@@ -110,6 +111,15 @@ pub(crate) fn sample() -> Vec<u8> {
     write(header, &lines()).unwrap()
 }
 
+/// These lines, each with its checksum if it is an object; an end line has one already.
+fn with_checksums(lines: &str) -> String {
+    let line = |json: &str| match with_checksum(json.as_bytes()) {
+        Some(line) if !json.starts_with("{\"n_lines") => String::from_utf8(line).unwrap(),
+        _ => json.to_owned() + "\n",
+    };
+    lines.split_terminator('\n').map(line).collect()
+}
+
 #[test]
 fn a_map_spelled_out() {
     let text = concat!(
@@ -133,12 +143,13 @@ fn a_map_spelled_out() {
         r#"{"exchanged":{"a.weight":"q3_K"},"from":1,"klds":[0.5,0.0],"n_tokens":[2,0]}"#,
         "\n",
     );
+    let text = with_checksums(text);
     let end = format!(
         "{{\"n_lines\":7,\"crc32\":{}}}\n",
         crc32fast::hash(text.as_bytes())
     );
     let bytes = write(header(), &lines()).unwrap();
-    assert_eq!(String::from_utf8(bytes).unwrap(), text.to_owned() + &end);
+    assert_eq!(String::from_utf8(bytes).unwrap(), text.clone() + &end);
 
     let scratch = Scratch::new();
     let map = SensitivityMap::read(scratch.file(text.as_bytes())).unwrap();
@@ -149,6 +160,82 @@ fn a_map_spelled_out() {
     assert_eq!(map.cells.len(), 3);
     assert_eq!(map.errors["a.weight"].len(), 3);
     assert_eq!(map.errors["a.weight"][&kind("q3_K")], 0.1 + 0.2);
+}
+
+/// Version 0.1.0 wrote lines without checksums. They are read; a line that has a checksum is held to it.
+#[test]
+fn a_map_of_lines_without_checksums_is_read() {
+    let cut = |line: &str| {
+        line.rfind(",\"crc32\"")
+            .map(|at| line[..at].to_owned() + "}\n")
+    };
+    let whole = String::from_utf8(sample()).unwrap();
+    let earlier: String = whole.split_inclusive('\n').filter_map(cut).collect();
+    let (lines, _) = earlier.split_once("{\"n_lines").unwrap();
+    let scratch = Scratch::new();
+    let read = SensitivityMap::read_cut_off(scratch.file(lines.as_bytes())).unwrap();
+    assert!(!read.has_checksums());
+    assert_eq!(read.map().cells, read_text(&whole).cells);
+    let end = format!(
+        "{{\"n_lines\":7,\"crc32\":{}}}\n",
+        crc32fast::hash(lines.as_bytes())
+    );
+    let path = scratch.file(format!("{lines}{end}").as_bytes());
+    assert!(!SensitivityMap::read(path).unwrap().is_cut_off);
+    let mixed = lines.to_owned()
+        + &with_checksums(r#"{"exchanged":{},"from":2,"klds":[0.0],"n_tokens":[1]}"#);
+    assert!(SensitivityMap::read(scratch.file(mixed.as_bytes())).is_ok());
+    let error =
+        SensitivityMap::read(scratch.file(mixed.replace("\"from\":2", "\"from\":3").as_bytes()));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("line 8: its checksum")
+    );
+}
+
+/// No byte of a map that was cut off can change what is read of it: what is left is an error, or the lines
+/// before the last.
+#[test]
+fn no_changed_byte_of_a_map_that_was_cut_off_changes_a_number() {
+    let whole = sample();
+    let end = whole.len()
+        - 1
+        - whole
+            .iter()
+            .rev()
+            .skip(1)
+            .position(|&byte| byte == b'\n')
+            .unwrap();
+    let cut_off = &whole[..end];
+    let scratch = Scratch::new();
+    let expected = read_text(std::str::from_utf8(cut_off).unwrap());
+    for i in 0..cut_off.len() {
+        for bit in 0..8 {
+            let mut damaged = cut_off.to_vec();
+            damaged[i] ^= 1 << bit;
+            let path = scratch.file(&damaged);
+            match SensitivityMap::read_cut_off(path) {
+                Err(error) => check_message(&error, path),
+                Ok(read) if i + 1 == cut_off.len() => {
+                    assert!(read.has_checksums() && read.map().errors == expected.errors);
+                    assert!(read.map().cells.len() == expected.cells.len());
+                }
+                Ok(read) => {
+                    // Its header has lost its checksum and the lines have theirs: nothing is resumed.
+                    assert!(
+                        !read.has_checksums() && *read.map() == expected,
+                        "byte {i}, bit {bit}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn read_text(text: &str) -> SensitivityMap {
+    SensitivityMap::read(Scratch::new().file(text.as_bytes())).unwrap()
 }
 
 /// Wherever a writer was cut off, what it wrote is read, and continuing gives the same bytes.
@@ -212,7 +299,8 @@ fn error_of(lines: &str) -> Error {
     let start = write(header(), &control()).unwrap();
     let text = String::from_utf8(start).unwrap();
     let (before_end, _) = text.split_once("{\"n_lines").unwrap();
-    let path = scratch.file(format!("{before_end}{lines}\n").as_bytes());
+    let lines = with_checksums(&format!("{lines}\n"));
+    let path = scratch.file(format!("{before_end}{lines}").as_bytes());
     let error = SensitivityMap::read(path).unwrap_err();
     check_message(&error, path);
     error
@@ -225,7 +313,7 @@ fn control() -> [Line; 1] {
 /// Lines, and what the error about each states.
 const WRONG_LINES: &str = r#"
 {"klds":[0.0]} => line 3: neither a cell nor
-{"exchanged":{},"klds":[0.0],"n_ => line 3: EOF while parsing a string in column 32, at byte
+{"exchanged":{},"klds":[0.0],"n_ => line 3: it has no checksum, at byte
 {"exchanged":{},"klds":[0.0]} => missing field `n_tokens`
 {"exchanged":{"a.weight":"q9"},"klds":[0.0],"n_tokens":[1]} => no type 'q9'
 {"exchanged":{"c":"q8_0"},"klds":[0.0],"n_tokens":[1]} => line 3: no tensor c in

@@ -71,7 +71,7 @@ fn a_reference_gives_what_its_file_records() {
     let scratch = Scratch::new();
     for (kind, encoding, n_rows, longest) in [
         (Kind::Kl, Some(Encoding::U16), Some(8), Some(8)),
-        (Kind::KlPy, Some(Encoding::F32), None, None),
+        (Kind::KlPy, Some(Encoding::F32), None, Some(8)),
         (Kind::LlamaCpp, None, Some(6), Some(8)),
     ] {
         let path = scratch.file(&file(kind, &windows(kind)));

@@ -183,6 +183,9 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
             about.kind
         );
     }
+    if about.n_windows == Some(0) {
+        bail!("{path}: holds no windows, so there is nothing to evaluate: write it again");
+    }
     let Some(n_ctx) = n_ctx else {
         return Ok(());
     };

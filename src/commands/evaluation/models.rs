@@ -7,7 +7,7 @@ use crate::commands::report::{Comparer, EvaluationRow};
 use crate::commands::settings::{ResultSettings, Subject};
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
-use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
+use crate::report::{Failure, ModelReport, ReferenceInfo, Report, faulty_rows};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
@@ -97,7 +97,8 @@ impl<'q> Queue<'q> {
         });
         if model.summary.n_tokens == 0 && model.interrupted.is_none() {
             let path = subject.path.display();
-            self.fail(subject, &anyhow!("{path}: no token could be scored"));
+            let why = faulty_rows(model.summary.all_excluded());
+            self.fail(subject, &anyhow!("{path}: no token could be scored: {why}"));
         }
         if let Some(sidecar) = model.sidecar.as_ref().filter(|_| evaluated.wrote) {
             watch.event(&Event::Wrote(sidecar));

@@ -156,3 +156,31 @@ fn a_link_is_followed_and_a_device_refused() {
     std::os::unix::fs::symlink("/dev/null", &device).unwrap();
     assert!(refused(&device, FORCED).contains("regular"));
 }
+
+/// What only its owner could read stays so, also while it is written and when the bytes are replaced in one piece.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_replaced_keeps_its_mode() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let (folder, target) = target();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    for wanted in [0o600, 0o640, 0o444, 0o664] {
+        for path in [&target, &link] {
+            let _ = fs::remove_file(&target);
+            fs::write(&target, b"old").unwrap();
+            fs::set_permissions(&target, fs::Permissions::from_mode(wanted)).unwrap();
+            let mut output = begun(path, FORCED, b"new");
+            assert_eq!(mode(output.path()), wanted | 0o600);
+            output.replace(b"newer").unwrap();
+            assert_eq!(mode(output.path()), wanted | 0o600);
+            output.commit().unwrap();
+            assert_eq!(
+                (mode(&target), fs::read(&target).unwrap()),
+                (wanted, b"newer".to_vec())
+            );
+        }
+    }
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}

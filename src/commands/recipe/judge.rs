@@ -21,7 +21,8 @@ use crate::report::number::{bytes, count, count_of, ratio, short_kld};
 use crate::report::recipe::{ChangedType, KeptBackKld, LikeCheck, RecipeCheck, SecondRound};
 use crate::report::{Warning, few_windows, left_out_tokens};
 use crate::stats::{
-    Clusters, Estimate, Estimator, Paired, Ratio, Run, WindowSums, is_counted, usable_kld,
+    Clusters, Estimate, Estimator, ExcludedTokens, Paired, Ratio, Run, WindowSums, is_counted,
+    usable_kld,
 };
 
 /// A measured KLD is far from the predicted one if one of the two is more than this many times the other.
@@ -134,9 +135,9 @@ impl<'j, E: Engine> Judge<'j, E> {
         }
         let n_tokens = klds(&records).iter().filter(|kld| kld.is_finite()).count() as u64;
         let n_counted = records.iter().filter(|of| is_counted(of)).count() as u64;
-        let n_excluded = records.len() as u64 - n_counted;
+        let excluded = ExcludedTokens::of_records(&records);
         let watch = self.bench.watch;
-        watch.warn_all(left_out_tokens(n_excluded, n_counted - n_tokens));
+        watch.warn_all(left_out_tokens(excluded, n_counted - n_tokens));
         watch.warn_all(few_windows(&clustering, n_windows, "window"));
         self.warn_of_kld(recipe);
         Ok(RecipeCheck {

@@ -6,13 +6,13 @@ mod ranking;
 mod row;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::TokenTexts;
 use rayon::prelude::*;
+use serde_json::Value;
 
 use super::observer::{Observer, Watch, one_line};
 use super::parts::{StoredEvaluation, stored_evaluations};
@@ -24,6 +24,7 @@ use crate::stats::{
     ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
     TokenTable,
 };
+use crate::whole_file::read_json;
 use comparable::tell_apart;
 pub use files::is_listed;
 use ranking::{Compared, Ranking};
@@ -103,16 +104,14 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 
 /// Reads the noise floor that `kl check` found.
 fn floor_of(path: &Path) -> Result<Floor> {
-    #[derive(serde::Deserialize)]
-    struct Checked {
-        floor: Floor,
-    }
+    const ADVICE: &str = "give the file that kl check --json wrote, of settings that could be run";
     let shown = path.display();
-    let json = fs::read(path).with_context(|| format!("{shown}: cannot be read"))?;
-    let checked: Checked = serde_json::from_slice(&json).map_err(|_| {
-        anyhow!("{shown}: holds no floor: give the file that kl check --json wrote, of settings that could be run")
-    })?;
-    Ok(checked.floor)
+    let document = read_json(path)?;
+    match document.get("floor") {
+        None | Some(Value::Null) => bail!("{shown}: holds no floor: {ADVICE}"),
+        Some(floor) => serde::Deserialize::deserialize(floor)
+            .map_err(|why| anyhow!("{shown}: its floor cannot be used ({why}): {ADVICE}")),
+    }
 }
 
 /// Rows that are read at once: all numbers of each are in memory. The next rows use the same memory again,

@@ -17,7 +17,7 @@ use crate::commands::settings::SensitivitySettings;
 use crate::engine::{Imatrix, Model};
 use crate::pipeline::Error;
 use crate::report::Warning;
-use crate::report::number::count_of;
+use crate::report::number::{count, count_of, percent};
 use crate::stats::usable_kld;
 
 /// The number of a tensor's rows that weight errors are computed from. On the fixtures' model and on one of
@@ -159,11 +159,44 @@ impl<M: Model + Sync> Measurement<'_, M> {
             rounds.next().unwrap_or_default()
         };
         let control = self.measure(&nothing, windows, phase)?;
+        if is_first {
+            self.check_rows(&control)?;
+        }
         self.check_control(&control)?;
         if is_first {
             self.writer.write_cell(&control)?;
         }
         phase.window(None);
+        Ok(())
+    }
+
+    /// Refuses an original none of whose rows is finite, and warns of one some of whose rows are not: the control
+    /// counts all that are.
+    fn check_rows(&self, control: &Cell) -> Result<()> {
+        let model = self.settings.model.display();
+        let windows = self.bench.rows.windows.iter().take(control.n_tokens.len());
+        let n_rows: u64 = windows.map(|window| u64::from(window.n_rows)).sum();
+        let n_finite: u64 = control.n_tokens.iter().copied().map(u64::from).sum();
+        let n = n_rows.saturating_sub(n_finite);
+        const ADVICE: &str =
+            "kl info --verify finds weights that are not finite, and -dev none computes on the CPU";
+        if n_finite == 0 {
+            bail!(
+                "{model}: none of the original's {} is finite, so nothing can be measured against them: {ADVICE}",
+                count_of(n_rows, "row")
+            );
+        }
+        if n > 0 {
+            let share = percent(n as f64 / n_rows as f64);
+            let message = format!(
+                "{model}: not finite: {} of the original's {} ({share}): every cell leaves them out; {ADVICE}",
+                count(n),
+                count_of(n_rows, "row")
+            );
+            self.bench
+                .watch
+                .warn(Warning::new("rows_not_finite", message));
+        }
         Ok(())
     }
 

@@ -37,6 +37,12 @@ impl Output {
         let may_replace = settings.existing() == Existing::Replace || whole.is_some();
         let file = PartialFile::create(&path, may_replace, settings.existing())?;
         let cut_off = resume::cut_off(&file, SensitivityMap::read_cut_off)?;
+        if cut_off.as_ref().is_some_and(|map| !map.has_checksums()) {
+            bail!(
+                "{}: an earlier version of kl began it, whose lines have no checksums: finish it with that one, or start over with --force",
+                file.path().display()
+            );
+        }
         Ok(Self {
             file,
             path,

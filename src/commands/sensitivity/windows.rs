@@ -67,7 +67,7 @@ impl<'s> Opened<'s> {
     /// The number of tokens of a window, if it is known before the model is loaded.
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
-            Self::File(reference) => Some(reference.about().n_ctx),
+            Self::File(reference) => reference.longest_window(),
             Self::Text(raw) => raw.source.n_ctx,
         }
     }

@@ -474,7 +474,9 @@ impl ResultSettings {
         let part = self.part.map_or(String::new(), |part| {
             format!(".{part}").replace('/', "-of-")
         });
-        Some(format!("{evaluated}@{}{part}.kls", stem(&self.reference)).into())
+        // Not to be taken for a flag, where kl names it in a command.
+        let here = if evaluated.starts_with('-') { "./" } else { "" };
+        Some(format!("{here}{evaluated}@{}{part}.kls", stem(&self.reference)).into())
     }
 }
 

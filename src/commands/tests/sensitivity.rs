@@ -151,6 +151,48 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     assert!(folder.refused(&settings).contains("exists already"));
 }
 
+/// A digit that has changed in a map that was cut off is an error, never another map.
+#[test]
+fn no_changed_digit_of_a_map_that_was_cut_off_is_resumed() {
+    let folder = Folder::new();
+    let mut settings = SensitivitySettings {
+        max_tokens: 60,
+        types: ["q4_K", "q2_K"].map(kind).to_vec(),
+        tensors: Some(regex::Regex::new("attn_q").unwrap()),
+        ..folder.map_settings("map")
+    };
+    folder.map(&settings);
+    let whole = folder.bytes("map");
+    fs::remove_file(folder.path("map")).unwrap();
+    (settings.resume, settings.force) = (true, false);
+    let end = whole
+        .windows(8)
+        .position(|bytes| bytes == b"{\"n_line")
+        .unwrap();
+    let partial = folder.path("map.partial");
+    let digits = (0..end).filter(|&i| whole[i].is_ascii_digit());
+    for i in digits.step_by(13) {
+        let mut damaged = whole[..end].to_vec();
+        damaged[i] = if damaged[i] == b'7' { b'3' } else { b'7' };
+        fs::write(&partial, &damaged).unwrap();
+        says(folder.refused(&settings), &["checksum", "--force"]);
+        assert!(folder.bytes("map.partial") == damaged && !folder.path("map").exists());
+    }
+    // Lines of version 0.1.0 have no checksums: nothing shows that they are as they were written.
+    let text = String::from_utf8(whole[..end].to_vec()).unwrap();
+    let without = |line: &str| {
+        line.rfind(",\"crc32\"")
+            .map(|at| line[..at].to_owned() + "}\n")
+    };
+    let earlier: String = text.lines().filter_map(without).collect();
+    fs::write(&partial, &earlier).unwrap();
+    says(folder.refused(&settings), &["have no checksums", "--force"]);
+    assert_eq!(fs::read_to_string(&partial).unwrap(), earlier);
+    fs::write(&partial, &whole[..end]).unwrap();
+    folder.map(&settings);
+    assert!(folder.bytes("map") == whole);
+}
+
 #[test]
 fn an_exact_reference_gives_the_rows() {
     let folder = Folder::new();

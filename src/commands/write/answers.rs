@@ -9,12 +9,14 @@ use serde_json::json;
 
 use crate::commands::context::{backend_identity, writer};
 use crate::commands::input::answer_context;
+use crate::commands::observer::Watch;
 use crate::commands::output::{Existing, partial_path};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{Engine, Model};
 use crate::input::AnswerFile;
-use crate::report::number::count;
+use crate::report::Warning;
+use crate::report::number::{count, count_of};
 
 /// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
 ///
@@ -47,6 +49,7 @@ pub fn read<E: Engine>(
     engine: &E,
     model: &impl Model,
     begun: Option<&NativeReader>,
+    watch: &Watch<'_>,
 ) -> Result<AnswerFile> {
     let WriteSettings { run, input, .. } = settings;
     // Batches are chosen for the longest window, which is not known yet, and for the memory that is
@@ -68,12 +71,23 @@ pub fn read<E: Engine>(
     }
     if let Some(earlier) = &earlier {
         check_same_run(&path, &earlier.run, &own, "prompts")?;
+        watch.warn_all(damaged(earlier));
     }
     let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
     if let Some(begun) = begun.filter(|begun| begun.header.generated.is_some()) {
         learn(&mut answers, begun)?;
     }
     Ok(answers)
+}
+
+fn damaged(answers: &AnswerFile) -> Option<Warning> {
+    let n = answers.n_damaged as u64;
+    let message = format!(
+        "{}: {} not as kl wrote it (wrong checksum): what it held is generated again",
+        answers.path.display(),
+        count_of(n, "line")
+    );
+    (n > 0).then(|| Warning::new("damaged_answers", message))
 }
 
 /// Reads the answers that the windows of a reference hold.

@@ -10,10 +10,11 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kl_formats::{Kind, NativeReader, Target, WindowSpec, Writer, n_rows, native};
+use kl_formats::{Kind, NativeReader, Target, Writer, n_rows, native};
 
 use super::context::{Precedents, Split, check_parallel, context_sources, largest_context};
 use super::devices::{self, connect_devices};
+use super::finite_rows::{FiniteRows, has_finite_row};
 use super::input;
 use super::observer::{Observer, Watch};
 use super::output::{
@@ -23,7 +24,9 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection};
-use crate::pipeline::{Error, Sources, StateSource, Step, Timing, write_reference};
+use crate::pipeline::{
+    Error, NotFinite, Sources, StateSource, Step, Timing, WrittenWindow, write_reference,
+};
 use crate::report::number::{bytes, count};
 use crate::report::{Warning, few_windows, unit};
 use crate::score::RowError;
@@ -71,7 +74,7 @@ pub fn write<E: Engine>(
     let model = job.load(precedents)?;
     let mut answers = None;
     if let Some(path) = answers_path {
-        let known = answers::read(path, settings, engine, &model, job.left.as_ref());
+        let known = answers::read(path, settings, engine, &model, job.left.as_ref(), watch);
         answers = Some(known?);
     }
     let input = job.prepare(raw, &model, precedents, answers.as_mut())?;
@@ -243,7 +246,13 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             self.output.keep_if_cut_off();
         }
         let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
-        let on_step = |step: Step<&WindowSpec>| phase.step(step);
+        let finite = FiniteRows::of_model(settings.model.display().to_string(), watch);
+        let on_step = |step: Step<WrittenWindow<'_>>| {
+            if let Step::Window((_, of_window)) = &step {
+                finite.add(*of_window);
+            }
+            phase.step(step)
+        };
         let written = match &mut hidden {
             Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, on_step),
             None => {
@@ -257,6 +266,13 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             Err(error) => return Err(failed(&choice, self.output, error)),
         };
         watch.warn_of_times(&written.timing, true);
+        let checked = hidden
+            .as_ref()
+            .map_or_else(NotFinite::default, |of| of.not_finite);
+        if let Err(error) = finite.conclude(checked, || self.has_finite_rows()) {
+            self.output.discard();
+            return Err(error);
+        }
         let file_bytes = self.output.commit_writer(written.output)?;
         watch.warn_all(Warning::of_forms(written.forms));
         let check_time = hidden.as_ref().map_or(Duration::ZERO, |of| of.check_time);
@@ -275,6 +291,13 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
                 ..written.timing
             },
         })
+    }
+
+    /// True if the windows that an earlier run has left hold a finite row, or if that cannot be found out.
+    fn has_finite_rows(&self) -> bool {
+        let Some(left) = &self.left else { return false };
+        let mut windows = 0..left.windows().len();
+        windows.any(|index| has_finite_row(left, index).unwrap_or(true))
     }
 
     /// Reports how the windows are decoded and stored, and refuses a file that does not fit on its disk.

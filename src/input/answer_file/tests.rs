@@ -36,10 +36,51 @@ fn whole_lines_are_kept_and_others_are_not() {
     }
     AnswerFile::read(&path).unwrap().unwrap().remove().unwrap();
     assert!(!path.exists());
+    // Version 0.1.0 wrote lines without checksums.
+    fs::write(&path, "{\"model\":\"m\"}\n").unwrap();
+    let refused = AnswerFile::read(&path).unwrap_err().to_string();
+    assert!(refused.contains("no checksums"), "{refused}");
     for other in ["my notes\n", "3\nmore", "\n"] {
         fs::write(&path, other).unwrap();
         let refused = AnswerFile::read(&path).unwrap_err().to_string();
         assert!(refused.contains("no list of answers"), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), other.as_bytes());
+    }
+}
+
+/// Whatever bit changes, an answer is the one that was kept, or is not known.
+#[test]
+fn no_changed_bit_gives_another_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
+    file.keep(4, &[1, 2], &[3, 70]).unwrap();
+    file.keep(5, &[1], &[4, 5]).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for i in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[i] ^= 1 << bit;
+            fs::write(&path, &damaged).unwrap();
+            let Ok(Some(read)) = AnswerFile::read(&path) else {
+                continue;
+            };
+            assert_eq!(read.run, json!({"model": "m"}));
+            let known = [read.answer(4, &[1, 2]), read.answer(5, &[1])];
+            let written = [&[3, 70][..], &[4, 5]];
+            assert!(
+                known
+                    .iter()
+                    .zip(written)
+                    .all(|(known, written)| known.is_none_or(|known| known == written))
+            );
+            assert!(known.iter().any(Option::is_none), "byte {i}, bit {bit}");
+            // The last line feed: that line was cut off.
+            assert_eq!(
+                read.n_damaged > 0,
+                i + 1 < whole.len(),
+                "byte {i}, bit {bit}"
+            );
+        }
     }
 }

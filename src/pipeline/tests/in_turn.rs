@@ -126,8 +126,9 @@ fn written_by(n: usize, plan: &Plan) -> Vec<u8> {
     let sources = sources(n, || Ok(fake(1, 4)));
     let writer = native_writer(Vec::new(), plan, Encoding::U16, 4);
     let mut windows = Vec::new();
-    let on_step = |step: Step<&WindowSpec>| {
-        if let Step::Window(window) = step {
+    let on_step = |step: Step<WrittenWindow<'_>>| {
+        if let Step::Window((window, not_finite)) = step {
+            assert_eq!((not_finite.n_rows, not_finite.n), (window.n_rows.into(), 0));
             windows.push(window.window);
         }
         Ok(())

@@ -56,7 +56,10 @@ impl Comparison {
             "{names} cannot be ranked: a row that is not finite, or an infinite KLD, leaves out a token \
              that others count."
         )];
-        if unranked.iter().any(|model| model.summary.n_excluded > 0) {
+        if unranked
+            .iter()
+            .any(|model| model.summary.n_excluded_eval > 0)
+        {
             let again = "Evaluate again, on the CPU if it was a GPU; if that changes nothing, make or \
                          download the file again.";
             said.push(again.to_owned());

@@ -86,10 +86,9 @@ impl ReportedQuant {
     /// the noise floor.
     ///
     /// # Errors
-    /// If the text is not such a document.
-    pub fn of_json(json: &str) -> Result<Vec<Self>, String> {
+    /// If it is not such a document.
+    pub fn of_json(document: &serde_json::Value) -> Result<Vec<Self>, String> {
         let is_none = || "is not the JSON of kl report: write one with kl report --json".to_owned();
-        let document: serde_json::Value = serde_json::from_str(json).map_err(|_| is_none())?;
         let models = document.get("models").and_then(serde_json::Value::as_array);
         let quants = models.ok_or_else(is_none)?.iter().filter_map(|model| {
             let bytes = |name| model.get("model")?.get(name)?.as_u64();

@@ -6,6 +6,7 @@ mod tokens;
 
 use serde::Serialize;
 
+use super::number::is_printable;
 use super::warning::Warning;
 
 pub use model::{
@@ -43,7 +44,21 @@ impl Default for Versions {
 /// # Errors
 /// If a value cannot be written as JSON.
 pub fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
-    Ok(serde_json::to_string_pretty(document)? + "\n")
+    let text = serde_json::to_string_pretty(document)? + "\n";
+    // Beyond ASCII there are only strings, and JSON has an escape for each of their characters: the document
+    // may be shown on a terminal, which would obey some of them.
+    let is_safe = |c: char| c == '\n' || is_printable(c);
+    if text.chars().all(is_safe) {
+        return Ok(text);
+    }
+    let escaped = text.chars().map(|c| {
+        if is_safe(c) {
+            c.to_string()
+        } else {
+            format!("\\u{:04x}", u32::from(c)) // all of them are in the first plane
+        }
+    });
+    Ok(escaped.collect())
 }
 
 /// One run: a reference, and the models evaluated against it.

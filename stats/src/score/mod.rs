@@ -107,6 +107,7 @@ mod logit_metrics;
 mod pair;
 mod passes;
 mod row_error;
+mod softmax;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod vector;
@@ -124,6 +125,7 @@ pub use logit_metrics::LogitMetrics;
 pub use pair::{RowPair, floor};
 use passes::SimdRows;
 pub use row_error::RowError;
+pub use softmax::has_softmax;
 
 thread_local! {
     /// The memory for a decoded row, used again by the next.

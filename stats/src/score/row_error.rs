@@ -6,7 +6,7 @@ use kl_formats::{HeadCheck, Row};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{RowPair, score};
+use super::{RowPair, has_softmax, score};
 
 /// The distance of rows that were computed a second time from the model's own.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct RowError {
     pub mean_kld: f64,
     /// The largest KL divergence of a row.
     pub max_kld: f64,
-    /// Rows that differ in a bit. One that differs and has no softmax is infinitely far.
+    /// Rows that differ in a bit, unless neither has a softmax. If one of the two has none, it is infinitely far.
     #[serde(skip)]
     pub n_moved: u64,
     /// The sum that the mean is of.
@@ -41,7 +41,9 @@ impl RowError {
 
     fn of_row(row: &[f32], again: &[f32]) -> Self {
         let mut logits = row.iter().zip(again);
-        if logits.all(|(logit, again)| logit.to_bits() == again.to_bits()) {
+        let are_equal = logits.all(|(logit, again)| logit.to_bits() == again.to_bits());
+        // Which NaN a product gives is no property of the row.
+        if are_equal || !has_softmax(row) && !has_softmax(again) {
             return Self {
                 n_rows: 1,
                 ..Self::default()
@@ -129,6 +131,8 @@ mod tests {
     fn a_row_without_a_softmax_that_differs_is_infinitely_far() {
         let found = compare(&[&[0.0, 1.0]], &[0.0, f32::NAN]);
         assert_eq!((found.n_moved, found.max_kld), (1, f64::INFINITY));
+        // Two rows without a softmax are one thing, whatever their bits.
+        assert!(compare(&[&[0.0, f32::NAN]], &[f32::INFINITY, -f32::NAN]).is_exact());
         assert_eq!(compare(&[], &[]), RowError::default());
     }
 }

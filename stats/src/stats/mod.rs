@@ -70,6 +70,6 @@ pub use ratio::{Paired, Ratio, SpanRatio, holm};
 pub use spread::{ClusteredInterval, ShareDifference};
 pub use summary::{Agreement, Statistics, Summary};
 pub use table::{PartNames, TokenTable};
-pub use token::{MostDivergent, TokenLocation, is_counted, usable_kld};
+pub use token::{ExcludedTokens, MostDivergent, TokenLocation, is_counted, usable_kld};
 pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, UntilInfo};
 pub use windows::{Cluster, Run, WindowPiece, WindowSums};

@@ -13,7 +13,7 @@ use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::quantile;
 use super::table::{PartNames, Token, TokenTable};
-use super::token::{ExcludedToken, delta_p};
+use super::token::{ExcludedToken, ExcludedTokens, delta_p};
 use super::windows::Run;
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
@@ -32,6 +32,10 @@ pub struct Summary {
     /// Scored tokens that are left out: a row has a NaN or +inf, or no finite logit, or a score is
     /// NaN.
     pub n_excluded: u64,
+    /// Those of them at which the reference's row is not finite.
+    pub n_excluded_ref: u64,
+    /// Those of them at which the evaluated model's row is not finite.
+    pub n_excluded_eval: u64,
     /// Windows that the counted tokens are from.
     pub n_windows: u64,
     /// The level of every interval.
@@ -79,6 +83,15 @@ pub struct Agreement {
 }
 
 impl Summary {
+    /// The tokens that are left out, by side.
+    pub fn all_excluded(&self) -> ExcludedTokens {
+        ExcludedTokens {
+            n: self.n_excluded,
+            n_ref: self.n_excluded_ref,
+            n_eval: self.n_excluded_eval,
+        }
+    }
+
     /// Counted tokens whose KLD is infinite.
     pub fn n_infinite(&self) -> u64 {
         self.kld
@@ -117,7 +130,9 @@ impl TokenTable {
         let changes: Vec<f64> = nlls.map(|(r, e)| delta_p(*r, *e)).collect();
         let summary = Summary {
             n_tokens: self.tokens.len() as u64,
-            n_excluded: self.n_excluded,
+            n_excluded: self.all_excluded.n,
+            n_excluded_ref: self.all_excluded.n_ref,
+            n_excluded_eval: self.all_excluded.n_eval,
             n_windows: Run::n_windows(&self.counted),
             confidence,
             clusters: clusters.clustering,

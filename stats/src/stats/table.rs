@@ -7,7 +7,7 @@ use kl_formats::TokenRecord;
 
 use super::identical_output::Answers;
 use super::mean::MeanMaxSoFar;
-use super::token::{ExcludedToken, ExclusionReason, TokenLocation};
+use super::token::{ExcludedToken, ExcludedTokens, ExclusionReason, TokenLocation};
 use super::windows::{Run, WindowSums};
 
 /// The names of parts of the tokens, by the numbers that records have for them.
@@ -62,8 +62,8 @@ pub struct TokenTable {
     pub(super) answers: Answers,
     /// The first tokens that are not counted.
     pub(super) excluded: Vec<ExcludedToken>,
-    /// The number of all records that are not counted.
-    pub(super) n_excluded: u64,
+    /// All records that are not counted.
+    pub(super) all_excluded: ExcludedTokens,
 }
 
 impl TokenTable {
@@ -96,7 +96,7 @@ impl TokenTable {
         Run::add(&mut self.runs, record);
         self.answers.push(record);
         if let Some(which) = ExclusionReason::why(record) {
-            self.n_excluded += 1;
+            self.all_excluded.add(which);
             if self.excluded.len() < MAX_EXCLUDED_LISTED {
                 self.excluded.push(ExcludedToken {
                     window: record.window,

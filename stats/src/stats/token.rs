@@ -55,6 +55,34 @@ pub enum ExclusionReason {
     Score,
 }
 
+/// The tokens that are left out, by the side whose row is not finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExcludedTokens {
+    /// All of them.
+    pub n: u64,
+    /// Those at which the reference's row is not finite.
+    pub n_ref: u64,
+    /// Those at which the evaluated model's row is not finite.
+    pub n_eval: u64,
+}
+
+impl ExcludedTokens {
+    /// Counts a record that is left out for this reason.
+    pub(super) fn add(&mut self, why: ExclusionReason) {
+        self.n += 1;
+        self.n_ref += u64::from(matches!(why, ExclusionReason::Ref | ExclusionReason::Both));
+        self.n_eval += u64::from(matches!(why, ExclusionReason::Eval | ExclusionReason::Both));
+    }
+
+    /// Counts the records that are left out.
+    pub fn of_records(records: &[TokenRecord]) -> Self {
+        let mut all = Self::default();
+        let reasons = records.iter().filter_map(ExclusionReason::why);
+        reasons.for_each(|why| all.add(why));
+        all
+    }
+}
+
 impl ExclusionReason {
     /// The reason that `record` is left out; `None` if it is counted.
     ///

@@ -2,7 +2,6 @@
 
 use super::super::tests::{EVIL, body, check_escaped, embedded};
 use super::{ReportedQuant, html};
-use crate::report::json_text;
 use crate::report::recipe::RecipeReport;
 use crate::report::recipe::tests::{measured, report};
 use crate::report::sensitivity::testing as sample;
@@ -10,7 +9,7 @@ use crate::report::tests::sample::comparison;
 use crate::stats::Estimate;
 
 fn quants() -> Vec<ReportedQuant> {
-    ReportedQuant::of_json(&json_text(&comparison()).unwrap()).unwrap()
+    ReportedQuant::of_json(&serde_json::to_value(comparison()).unwrap()).unwrap()
 }
 
 /// The noise floor is no quant, and a model of unknown size has no place in the chart.
@@ -22,11 +21,11 @@ fn quants_are_those_of_a_report() {
     assert_eq!(labels, expected);
     assert_eq!(quants[3].size_bytes, 850_000);
     assert_eq!(Some(quants[3].kld), comparison().models[4].mean_kld());
-    for other in ["", "{}", r#"{"models": 1}"#, "[1]"] {
-        let error = ReportedQuant::of_json(other).unwrap_err();
+    for other in ["null", "{}", r#"{"models": 1}"#, "[1]"] {
+        let error = ReportedQuant::of_json(&serde_json::from_str(other).unwrap()).unwrap_err();
         assert!(error.contains("kl report --json"), "{error}");
     }
-    let none = ReportedQuant::of_json(r#"{"models": [{}, 1]}"#);
+    let none = ReportedQuant::of_json(&serde_json::json!({"models": [{}, 1]}));
     assert_eq!(none, Ok(Vec::new()));
 }
 
