@@ -18,6 +18,10 @@ use tempfile::TempDir;
 use crate::hub::FakeHub;
 use crate::session::{Run, fixture, program};
 
+mod shown;
+
+use shown::{as_printed, is_shown};
+
 /// Programs whose commands run in this test, where the machine has them.
 const QUICK: [&str; 5] = ["kl", "for", "scripts/example.sh", "cd", "jq"];
 
@@ -237,61 +241,6 @@ impl Example {
     }
 }
 
-/// The lines of a text without what another run or another machine prints otherwise: times, the digits that
-/// its kernels compute, and the widths of columns.
-fn shapes(text: &str) -> Vec<String> {
-    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        let time = r"(\d+ min )?[\d.,]+ (ms|s|min|h|scored tokens/s|MiB/s|GiB/s)\b";
-        Regex::new(&format!(r"{time}|[-+]?\d[\d.,]*(e-\d+)?")).unwrap()
-    });
-    let shape = |line| {
-        let line = NUMBER.replace_all(line, "#");
-        line.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    text.lines().map(shape).collect()
-}
-
-/// A line of a block that stands for lines which are left out.
-const LEFT_OUT: &str = "...";
-
-/// Whether a block shows lines that were printed one after the other. What starts at the top of an output
-/// is all of it, unless the block says that lines are left out.
-fn is_shown_in(block: &str, printed: &str) -> bool {
-    let (shown, printed) = (shapes(block), shapes(printed));
-    let mut rest = &printed[..];
-    for part in shown.split(|line| line == LEFT_OUT) {
-        let mut places = rest.windows(part.len().max(1));
-        let Some(place) = places.position(|lines| lines == part || part.is_empty()) else {
-            return false;
-        };
-        rest = &rest[place + part.len()..];
-    }
-    let is_whole = shown.len() == printed.len() || shown.iter().any(|line| line == LEFT_OUT);
-    is_whole || shown.first() != printed.first()
-}
-
-/// The block as it should be, from the output that is most like it: each of its parts from the first to the
-/// last line that has changed only in digits. `None` where a part has no such line.
-fn as_printed(block: &str, outputs: &[String]) -> Option<String> {
-    let shown = shapes(block);
-    let n_alike = |text: &&String| {
-        let printed = shapes(text);
-        let is_alike = |line: &&String| !line.is_empty() && printed.contains(line);
-        shown.iter().filter(is_alike).count()
-    };
-    let output = outputs.iter().max_by_key(n_alike)?;
-    let (printed, lines) = (shapes(output), Vec::from_iter(output.lines()));
-    let parts = shown.split(|line| line == LEFT_OUT).map(|part| {
-        let place = |line: &String| printed.iter().position(|of| of == line && !line.is_empty());
-        let mut known = part.iter().filter_map(place);
-        let first = known.next()?;
-        let last = known.next_back().unwrap_or(first);
-        Some(lines.get(first..=last)?.join("\n"))
-    });
-    let parts = parts.collect::<Option<Vec<_>>>()?;
-    Some(parts.join(&format!("\n{LEFT_OUT}\n")))
-}
-
 /// Puts other text in the place of a block: with the block's own indentation.
 fn replace(page: &str, block: &str, text: &str) {
     let indented = |text: &str| {
@@ -376,9 +325,7 @@ fn the_commands_in_the_docs_print_what_the_docs_show() {
                 _ => {}
             }
         }
-        let is_printed =
-            |text: &str, printed: &[String]| printed.iter().any(|of| is_shown_in(text, of));
-        shown.retain(|(block, printed)| is_whole && !is_printed(&block.text, printed));
+        shown.retain(|(block, printed)| is_whole && !is_shown(&block.text, printed));
         for (Block { line, text, .. }, printed) in shown {
             match as_printed(&text, &printed).filter(|_| updates) {
                 Some(new) => replace(&page, &text, &new),
