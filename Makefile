@@ -43,18 +43,23 @@ demo: build
 	cargo build --release --locked --package kl-fixtures --bin quantize
 	scripts/demo.sh
 
+# Every check runs, whichever of them fail; the tests come last, so that their summary ends the output.
 test: setup
-	$(ENV)
-	cargo fmt --all --check
-	scripts/build.sh cargo clippy --release --locked --workspace --all-targets -- -D warnings
-	scripts/build.sh cargo clippy --release --locked --no-default-features -- -D warnings
+	@$(ENV)
+	failed=
+	check() { echo "$$*" >&2; "$$@" || failed+=$$'\n'"  $$*"; }
+	check cargo fmt --all --check
+	check scripts/build.sh cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	check scripts/build.sh cargo clippy --release --locked --no-default-features -- -D warnings
 	# The fuzz targets are a separate workspace: see fuzz/README.md.
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
-	scripts/package.sh
-	cargo test --release --locked --workspace --doc
-	cargo test --release --locked --workspace --lib --bins --tests
+	check cargo fmt --manifest-path fuzz/Cargo.toml --check
+	check cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
+	RUSTDOCFLAGS="-D warnings" check cargo doc --release --locked --workspace --no-deps --document-private-items
+	check scripts/package.sh
+	check cargo test --release --locked --workspace --doc --no-fail-fast
+	[ -z "$$failed" ] || echo "make test: before the tests, these failed:$$failed" >&2
+	check cargo test --release --locked --workspace --lib --bins --tests --no-fail-fast
+	[ -z "$$failed" ]
 
 deny: setup
 	scripts/deny.sh
