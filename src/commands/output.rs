@@ -157,7 +157,7 @@ impl PartialFile {
         let mut name = self.partial.clone().into_os_string();
         name.push(".new");
         let new = PathBuf::from(name);
-        let mut file = cannot_write(&new, File::create(&new))?;
+        let mut file = cannot_write(&new, create_fresh(&new))?;
         let begun = cannot_write(&self.partial, self.file.metadata())?;
         cannot_write(&new, keep_access(&file, &begun, WHILE_WRITTEN))?;
         // Where the file system has no locks, the old file has none either.
@@ -244,6 +244,15 @@ fn cannot_write<T>(path: &Path, tried: io::Result<T>) -> Result<T> {
 
 fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut locked(&UNDER_WAY));
+}
+
+/// Creates a file in place of what a killed run has left. A link that somebody put there is not followed.
+fn create_fresh(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 /// Opens or creates the partial file, and locks it: the lock shows that a run is alive, where the

@@ -40,6 +40,20 @@ fn what_was_written_is_replaced_as_a_whole_and_stays_locked() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_replaces_it_does_not_follow_a_link() {
+    let (folder, target) = target();
+    let mut output = begun(&target, NEW, b"in some order");
+    let precious = folder.path().join("precious");
+    fs::write(&precious, b"precious").unwrap();
+    let new = folder.path().join("a.partial.new");
+    std::os::unix::fs::symlink(&precious, new).unwrap();
+    output.replace(b"in order").unwrap();
+    assert_eq!(fs::read(output.path()).unwrap(), b"in order");
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+}
+
 #[test]
 fn a_file_appears_when_it_is_whole_and_only_one_run_writes_it() {
     let (folder, target) = target();
