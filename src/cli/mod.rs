@@ -65,7 +65,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
-    let mut args = short_flags::expand(args);
+    let mut args = match short_flags::expand(args) {
+        Ok(args) => args,
+        Err(error) => return wrong_usage(&error),
+    };
     match generate::asked(&args) {
         Some(Ok(text)) => return exit_code(print(&text)),
         Some(Err(error)) => return wrong_usage(&error),

@@ -71,11 +71,24 @@ pub fn with_flags(command: Command) -> Command {
     command.args([model, file, ref_model].into_iter().flatten())
 }
 
+/// The index of the `--` after which arguments are no flags and no names; their number without it.
+pub fn literal_from(args: &[OsString]) -> usize {
+    let end = args.iter().position(|arg| arg == "--");
+    end.unwrap_or(args.len())
+}
+
 /// Turns the flags of names into those of paths, `--hf-repo NAME` into `--model=hf:NAME`, before clap
-/// sees them.
-pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
-    let (mut paths, mut file): (Vec<OsString>, _) = (Vec::new(), None);
-    let mut args = args.into_iter();
+/// sees them. Each `--hf-file` belongs to the `--hf-repo` before it; a call with one of each may have them in
+/// either order, as in llama.cpp. What follows `--` stays as it is.
+///
+/// # Errors
+/// A `--hf-file` that belongs to no `--hf-repo`, or to one that has a file.
+pub fn as_paths(mut args: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let literal = args.split_off(literal_from(&args));
+    let (mut paths, mut n_repositories): (Vec<OsString>, _) = (Vec::new(), 0);
+    // The index in `paths` of the last repository, and a file before the first one.
+    let (mut last, mut early): (Option<usize>, Option<String>) = (None, None);
+    let mut args = args.into_iter().peekable();
     while let Some(arg) = args.next() {
         let text = arg.to_str().unwrap_or_default();
         let (flag, value) = match text.split_once('=') {
@@ -91,22 +104,62 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
                 continue;
             }
         };
-        match (path, value.or_else(|| args.next()?.into_string().ok())) {
-            (Some(path), Some(name)) => paths.push(format!("{path}{HUB}{name}").into()),
-            (None, Some(value)) => file = Some(value),
+        let is_value = |next: &OsString| next.to_str().is_some_and(|next| !next.starts_with('-'));
+        let next = || args.next_if(is_value)?.into_string().ok();
+        match (path, value.or_else(next)) {
+            (Some(path), Some(name)) => {
+                if path == MODEL {
+                    (last, n_repositories) = (Some(paths.len()), n_repositories + 1);
+                }
+                paths.push(format!("{path}{HUB}{name}").into());
+            }
+            (None, Some(file)) => match last.and_then(|index| paths.get_mut(index)) {
+                Some(repository) => name_file(repository, &file)?,
+                None => {
+                    if let Some(first) = early.replace(file) {
+                        let file = early.unwrap_or_default();
+                        return Err(format!(
+                            "--hf-file: '{first}' and '{file}' stand before any --hf-repo: give each after its own"
+                        ));
+                    }
+                }
+            },
             // clap says that the value is missing.
             (_, None) => paths.push(arg),
         }
     }
-    let Some(file) = file else { return paths };
-    let name = |arg: &OsString| HubName::of(arg).filter(|name| name.flag == MODEL);
-    let last = paths.iter_mut().rev();
-    match last.filter_map(|arg| Some((name(arg)?, arg))).next() {
-        Some((name, arg)) => *arg = format!("{MODEL}{HUB}{}/{file}", name.repository).into(),
-        // clap says which flag is missing.
-        None => paths.push(format!("--hf-file={file}").into()),
+    if let Some(file) = early {
+        match last.and_then(|index| paths.get_mut(index)) {
+            Some(repository) if n_repositories == 1 => name_file(repository, &file)?,
+            Some(_) => {
+                return Err(format!(
+                    "--hf-file: '{file}' stands before several --hf-repo: give it after its own"
+                ));
+            }
+            // clap says which flag is missing.
+            None => paths.push(format!("--hf-file={file}").into()),
+        }
     }
-    paths
+    paths.extend(literal);
+    Ok(paths)
+}
+
+/// Names the file of a repository, in the place of its quant.
+///
+/// # Errors
+/// If a file is named already.
+fn name_file(repository: &mut OsString, file: &str) -> Result<(), String> {
+    // What is wrong with a name is said where it is read.
+    if let Some(name) = HubName::of(repository) {
+        if let Some(first) = name.file {
+            let of = name.repository;
+            return Err(format!(
+                "--hf-file: '{first}' and '{file}' are both given for {of}: give each after a --hf-repo of its own"
+            ));
+        }
+        *repository = format!("{MODEL}{HUB}{}/{file}", name.repository).into();
+    }
+    Ok(())
 }
 
 /// Refuses `--quants` and `--discard` in a call that names nothing for them.
@@ -114,7 +167,8 @@ pub fn as_paths(args: Vec<OsString>) -> Vec<OsString> {
 /// # Errors
 /// What to give besides.
 pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), &'static str> {
-    let names = || args.iter().filter_map(|arg| HubName::of(arg));
+    let flags = args.iter().take(literal_from(args));
+    let names = || flags.clone().filter_map(|arg| HubName::of(arg));
     let is_whole = |of: &HubName| of.flag != REF_MODEL && of.file.is_none() && of.quant.is_none();
     if !quants.is_empty() && names().filter(is_whole).count() != 1 {
         return Err(
@@ -128,7 +182,8 @@ pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), 
 }
 
 /// Replaces each name by the path that its file has, or will have, in the cache. A repository's name
-/// becomes several models if `quants` are asked for. `None`: the call names nothing.
+/// becomes several models if `quants` are asked for. What follows `--` stays as it is. `None`: the call names
+/// nothing.
 ///
 /// # Errors
 /// What is wrong with a name, or why the hub does not answer.
@@ -137,10 +192,13 @@ pub fn resolve(
     quants: &[String],
     discard: bool,
 ) -> Result<Option<Shelf>> {
-    if !args.iter().any(|arg| HubName::of(arg).is_some()) {
+    let literal = args.split_off(literal_from(args));
+    let names_one = args.iter().any(|arg| HubName::of(arg).is_some());
+    if !names_one {
+        args.extend(literal);
         return Ok(None);
     }
-    let hub = Hub::from_environment(&|variable| env::var(variable).ok())?;
+    let hub = Hub::from_environment(&|variable| env::var_os(variable))?;
     let follow = |step: HubStep<'_>| {
         if let HubStep::Says(line) = step {
             say!("kl: {line}");
@@ -178,6 +236,7 @@ pub fn resolve(
             files.insert(path, parts);
         }
     }
+    resolved.extend(literal);
     *args = resolved;
     Ok(Some(Shelf::new(hub, files, discard)))
 }
@@ -187,9 +246,13 @@ mod tests {
     use super::*;
 
     fn spelled(line: &str) -> String {
-        let args = as_paths(line.split(' ').map(OsString::from).collect());
-        let args = args.into_iter().map(|arg| arg.into_string().unwrap());
-        args.collect::<Vec<_>>().join(" ")
+        match as_paths(line.split(' ').map(OsString::from).collect()) {
+            Err(why) => why,
+            Ok(args) => {
+                let args = args.into_iter().map(|arg| arg.into_string().unwrap());
+                args.collect::<Vec<_>>().join(" ")
+            }
+        }
     }
 
     #[test]
@@ -203,10 +266,50 @@ mod tests {
                 "kl --model=hf:a/b/d/c.gguf",
             ),
             ("kl --hf-file c.gguf", "kl --hf-file=c.gguf"),
+            (
+                "kl --hf A/a --hff a.gguf --hf B/b --hff=b.gguf",
+                "kl --model=hf:A/a/a.gguf --model=hf:B/b/b.gguf",
+            ),
+            (
+                "kl --hf A/a:Q8_0 --hf B/b --ref-hf C/c --hff b.gguf",
+                "kl --model=hf:A/a:Q8_0 --model=hf:B/b/b.gguf --ref-model=hf:C/c",
+            ),
+            (
+                "kl --hf A/a --hff a.gguf --hf B/b",
+                "kl --model=hf:A/a/a.gguf --model=hf:B/b",
+            ),
+            ("kl --hf a/b -- --hf c", "kl --model=hf:a/b -- --hf c"),
+            ("kl --hf -- a/b", "kl --hf -- a/b"),
+            ("kl --hf -r c", "kl --hf -r c"),
             ("kl --hf", "kl --hf"),
             ("kl -m hf:a/b", "kl -m hf:a/b"),
         ] {
             assert_eq!(spelled(line), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_repository_of_its_own_is_refused() {
+        for (line, expected) in [
+            (
+                "kl --hf A/a --hff a.gguf --hff b.gguf",
+                "'a.gguf' and 'b.gguf' are both given for A/a",
+            ),
+            ("kl --hf A/a/a.gguf --hff b.gguf", "both given for A/a"),
+            (
+                "kl --hff a.gguf --hf A/a --hff b.gguf",
+                "'b.gguf' and 'a.gguf' are both given",
+            ),
+            (
+                "kl --hff a.gguf --hf A/a --hf B/b",
+                "'a.gguf' stands before several",
+            ),
+            (
+                "kl --hff a.gguf --hff b.gguf --hf A/a",
+                "'a.gguf' and 'b.gguf' stand before any",
+            ),
+        ] {
+            assert!(spelled(line).contains(expected), "{}", spelled(line));
         }
     }
 

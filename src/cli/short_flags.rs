@@ -24,18 +24,19 @@ fn known() -> Vec<String> {
 
 /// Gives every such flag a second dash, in `-ngl=9` and `-ngl9` as well as in `-ngl 9`, and makes paths of
 /// names. What follows `--` stays as it is.
-pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+///
+/// # Errors
+/// A name of a file that belongs to no name of a repository.
+pub fn expand(args: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, String> {
     let known = known();
-    let mut literal = false;
-    let args = args
-        .into_iter()
-        .map(|arg| {
-            literal |= arg == "--";
-            let long = arg.to_str().filter(|_| !literal);
-            long.and_then(|arg| long_form(arg, &known))
-                .map_or(arg, Into::into)
-        })
-        .collect();
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let literal = names::literal_from(&args);
+    for arg in args.iter_mut().take(literal) {
+        let long = arg.to_str().and_then(|arg| long_form(arg, &known));
+        if let Some(long) = long {
+            *arg = long.into();
+        }
+    }
     names::as_paths(args)
 }
 
@@ -70,8 +71,13 @@ mod tests {
             ("-ub512x", "-ub512x"),
             ("-hf=a/b", "--model=hf:a/b"),
             ("-- -ngl", "-- -ngl"),
+            ("-- -hf a/b --hf a/b", "-- -hf a/b --hf a/b"),
+            (
+                "-hf a/b -- -hff c hf:a/b",
+                "--model=hf:a/b -- -hff c hf:a/b",
+            ),
         ] {
-            let args = expand(line.split(' ').map(OsString::from));
+            let args = expand(line.split(' ').map(OsString::from)).unwrap();
             let args = args.into_iter().map(|arg| arg.into_string().unwrap());
             assert_eq!(args.collect::<Vec<_>>().join(" "), expected);
         }

@@ -180,7 +180,10 @@ mod tests {
 
     /// The line on stderr of a call that is refused.
     fn refused(line: &str) -> String {
-        let args = short_flags::expand(line.split(' ').map(OsString::from));
+        let args = match short_flags::expand(line.split(' ').map(OsString::from)) {
+            Ok(args) => args,
+            Err(message) => return message,
+        };
         let message = match args::parse(&args) {
             Ok(cli) => {
                 let shelf = (

@@ -15,6 +15,7 @@ use super::observer::{Event, Observer, Watch};
 use super::verify_model::verify_model;
 use crate::engine::Engine;
 use crate::engine::gguf::{self, Gguf};
+use crate::hub;
 use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 
 /// Describes the file, and then reads it whole if `verify`, a model's beside its `original`. The observer gets
@@ -45,6 +46,13 @@ pub fn info<E: Engine>(
     }
     watch.event(&Event::Described(&info));
     if verify {
+        // What is wrong with a model's file is a finding.
+        if info.gguf.is_none() && hub::differs_from_name(path, || Ok(watch.check()?))? {
+            bail!(
+                "{}: its bytes have another hash than its name in the cache: remove it, and load it again",
+                info.path
+            );
+        }
         match reference {
             Some(reference) => info.verified = Some(verify_reference(reference, watch)?),
             None if info.gguf.is_some() => {

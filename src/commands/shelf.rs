@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
-use crate::hub::{Hub, HubFile, HubStep};
+use crate::hub::{Hub, HubFile, HubStep, total_bytes};
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -84,9 +84,14 @@ impl Shelf {
     pub fn load_all_but(&self, later: &[PathBuf], observer: &dyn Observer) -> Result<()> {
         let paths = self.files.keys().filter(|path| !later.contains(path));
         let now: Vec<&Path> = paths.map(PathBuf::as_path).collect();
-        self.load_ahead(&now, false, &Watch::new(observer), |arrivals| {
-            now.iter()
-                .try_for_each(|path| arrivals.wait(path).map(drop))
+        let watch = &Watch::new(observer);
+        self.load_ahead(&now, false, watch, |arrivals| {
+            for path in &now {
+                arrivals.wait(path)?;
+                // Whoever asked for it while the last bytes came has not been heard yet.
+                watch.check()?;
+            }
+            Ok(())
         })
     }
 
@@ -152,13 +157,15 @@ impl Shelf {
         for (hub, part) in self.parts(path) {
             let follow = |step: HubStep<'_>| {
                 match step {
-                    HubStep::There(bytes) => n_bytes.store(before + bytes, Ordering::Relaxed),
+                    HubStep::There(bytes) => {
+                        n_bytes.store(bytes.saturating_add(before), Ordering::Relaxed);
+                    }
                     HubStep::Says(line) => watch.note(line),
                 }
                 watch.should_stop()
             };
             hub.load(part, discard, &follow)?;
-            before += part.size;
+            before = part.size.saturating_add(before);
         }
         Ok(())
     }
@@ -196,7 +203,7 @@ impl Arrivals<'_> {
         self.waiting = rest;
         self.discard_used();
         let parts = self.shelf.parts(next);
-        let (label, of) = (stem(next), parts.map(|(_, part)| part.size).sum());
+        let (label, of) = (stem(next), total_bytes(parts.map(|(_, part)| part)));
         let mut is_shown = false;
         let loaded = loop {
             match self.loaded.recv_timeout(REPORT_INTERVAL) {

@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use rayon::prelude::*;
 
 use super::observer::Watch;
-use crate::engine::gguf;
+use crate::engine::gguf::{self, Gguf};
 use crate::engine::{Engine, EngineError, FaultyRow, ModelOptions, RowDistance, StoredRows};
+use crate::hub;
 use crate::report::number::short_kld;
 use crate::report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
 
@@ -45,6 +46,7 @@ pub fn verify_model<E: Engine>(
     if findings.is_empty() {
         findings.extend(refusal(path, engine, watch)?);
     }
+    findings.extend(changed_files(&header, watch)?);
     for (name, both) in changes {
         findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
     }
@@ -77,6 +79,20 @@ pub fn verify_model<E: Engine>(
         original: original.map(|original| original.path().display().to_string()),
         weight_errors,
     })
+}
+
+/// The findings that files in a cache of models have other bytes than their names, which are hashes, state.
+fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for path in &header.files {
+        if hub::differs_from_name(path, || Ok(watch.check()?))? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let what =
+                format!(": its bytes have another hash than its name in the cache: {DAMAGED}");
+            findings.push(Finding::of("hash", &name, what));
+        }
+    }
+    Ok(findings)
 }
 
 /// The finding that llama.cpp does not load the model, if it does not: a tensor that its architecture needs is

@@ -1,13 +1,17 @@
 //! Requests to a hub.
 
 use std::io::Read as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body, BodyReader, http::Response};
 
-use super::HubFault;
+use super::address::{host, redirected, secret};
+use super::{HubFault, shortened};
+
+const PARTIAL_CONTENT: u16 = 206;
+const RANGE_NOT_SATISFIABLE: u16 = 416;
 
 /// A client of a hub.
 pub struct Client {
@@ -44,37 +48,58 @@ impl Client {
         }
     }
 
-    /// A page of JSON.
+    /// A page of JSON. A hub that sends it in drops is given up.
     pub fn json<T: DeserializeOwned>(&self, repository: &str, url: &str) -> Result<T, HubFault> {
-        const MAX_BYTES: u64 = 64 << 20;
-        let mut text = Vec::new();
-        let mut response = self.get(repository, url, 0)?;
-        let mut reader = response.body_mut().as_reader().take(MAX_BYTES);
-        let read = reader.read_to_end(&mut text);
-        read.map_err(|error| HubFault::Passing(error.to_string(), None))?;
-        let odd = || format!("{}: does not answer as a hub does", self.endpoint);
-        Ok(serde_json::from_slice(&text).with_context(odd)?)
+        const MAX_BYTES: usize = 64 << 20;
+        const BLOCK: usize = 1 << 16;
+        const LONGEST: Duration = Duration::from_secs(300);
+        let start = Instant::now();
+        let (mut text, mut response) = (Vec::new(), self.get(repository, url, 0)?);
+        let mut reader = response.body_mut().as_reader();
+        let (host, mut block) = (host(&self.endpoint), vec![0; BLOCK]);
+        while text.len() < MAX_BYTES {
+            let failed = |error| format!("{host} stops answering ({error})");
+            let read = reader.read(&mut block);
+            match read.map_err(|error| HubFault::Passing(failed(error), None))? {
+                0 => break,
+                n => text.extend_from_slice(block.get(..n).unwrap_or_default()),
+            }
+            if start.elapsed() > LONGEST {
+                let what = format!("{host} takes too long to list the files");
+                return Err(HubFault::Passing(what, None));
+            }
+        }
+        let parsed = serde_json::from_slice(&text);
+        // A message of serde holds the value that it does not expect, of any length.
+        let why = |error: serde_json::Error| anyhow!(shortened(&error.to_string()));
+        let shown = self.shown_endpoint();
+        let odd = || format!("{repository}: {shown} does not answer as a hub does");
+        Ok(parsed.map_err(why).with_context(odd)?)
     }
 
-    /// The bytes of a file from `from` on; or from 0, if the server sends no parts.
+    /// The bytes of a file from `from` on; or from 0, if the server sends no parts, or other ones.
     pub fn body(&self, repository: &str, url: &str, from: u64) -> Result<Rest, HubFault> {
-        const PARTIAL_CONTENT: u16 = 206;
         let response = self.get(repository, url, from)?;
-        let is_part = response.status() == PARTIAL_CONTENT;
-        Ok((
-            if is_part { from } else { 0 },
-            response.into_body().into_reader(),
-        ))
+        let first = match response.status().as_u16() {
+            PARTIAL_CONTENT => first_byte(&response).unwrap_or(from),
+            _ => 0,
+        };
+        let is_refused = response.status() == RANGE_NOT_SATISFIABLE;
+        if !is_refused && (first == from || first == 0) {
+            return Ok((first, response.into_body().into_reader()));
+        }
+        if from > 0 {
+            return self.body(repository, url, 0);
+        }
+        let what = format!("{} sends another part of the file", host(&self.endpoint));
+        Err(HubFault::Passing(what, None))
     }
 
     /// The answer to a request, after redirects. The token is sent to the hub alone.
-    fn get(&self, repository: &str, url: &str, from: u64) -> Result<HubAnswer, HubFault> {
+    fn get(&self, repository: &str, path: &str, from: u64) -> Result<HubAnswer, HubFault> {
         const MAX_REDIRECTS: usize = 10;
-        let mut url = url.to_owned();
+        let mut url = format!("{}{path}", self.endpoint);
         for _ in 0..MAX_REDIRECTS {
-            if url.starts_with('/') {
-                url.insert_str(0, &self.endpoint);
-            }
             let mut request = self.agent.get(&url);
             if from > 0 {
                 request = request.header("Range", format!("bytes={from}-"));
@@ -83,30 +108,53 @@ impl Client {
             if let Some(token) = self.token.as_ref().filter(|_| path.starts_with('/')) {
                 request = request.header("Authorization", format!("Bearer {token}"));
             }
-            let host = url.split('/').nth(2).unwrap_or(&url).to_owned();
-            let failed = |error| format!("{host} cannot be reached ({error})");
             let called = request.call();
-            let response = called.map_err(|error| HubFault::Passing(failed(error), None))?;
+            let response = called.map_err(|error| self.unreachable(&url, &error))?;
             if !response.status().is_redirection() {
-                return self.checked(repository, &host, response);
+                return self.checked(repository, &url, from, response);
             }
-            url = header(&response, "Location").to_owned();
+            let location = header(&response, "Location");
+            url = redirected(&url, location).ok_or_else(|| {
+                // What follows the path may be a signature.
+                let shown = shortened(location.split('?').next().unwrap_or_default());
+                let host = host(&url);
+                anyhow!("{repository}: {host} redirects to '{shown}', from where kl loads nothing")
+            })?;
         }
         Err(anyhow!("{repository}: the hub redirects without end").into())
     }
 
-    /// Refuses an answer that is an error.
+    fn unreachable(&self, url: &str, error: &ureq::Error) -> HubFault {
+        let why = match secret(&self.endpoint) {
+            "" => error.to_string(),
+            secret => error.to_string().replace(secret, ""),
+        };
+        let what = format!("{} cannot be reached ({})", host(url), shortened(&why));
+        HubFault::Passing(what, None)
+    }
+
+    /// The hub's address, for messages.
+    fn shown_endpoint(&self) -> String {
+        match secret(&self.endpoint) {
+            "" => self.endpoint.clone(),
+            secret => self.endpoint.replacen(secret, "", 1),
+        }
+    }
+
+    /// Refuses an answer that is an error. That a part does not exist, where one was asked for, is none.
     fn checked(
         &self,
         repository: &str,
-        host: &str,
+        url: &str,
+        from: u64,
         response: HubAnswer,
     ) -> Result<HubAnswer, HubFault> {
-        let status = response.status();
-        let code = header(&response, "X-Error-Code");
-        let page = format!("{}/{repository}", self.endpoint);
-        let what = match (status.as_u16(), code, &self.token) {
+        let (status, host) = (response.status(), host(url));
+        let code = &shortened(header(&response, "X-Error-Code"));
+        let page = format!("{}/{repository}", self.shown_endpoint());
+        let what = match (status.as_u16(), code.as_str(), &self.token) {
             (200..=299, _, _) => return Ok(response),
+            (RANGE_NOT_SATISFIABLE, _, _) if from > 0 => return Ok(response),
             (408 | 429 | 500 | 502..=504, _, _) => {
                 // A limit of requests is in `RateLimit: "api";r=0;t=55`.
                 let limit = header(&response, "RateLimit").split("t=").nth(1);
@@ -130,6 +178,12 @@ impl Client {
         };
         Err(anyhow!("{repository}: {}", what.trim_end()).into())
     }
+}
+
+/// The position in the file of the first byte of a part, if the server states it.
+fn first_byte(response: &HubAnswer) -> Option<u64> {
+    let range = header(response, "Content-Range").strip_prefix("bytes ")?;
+    range.split('-').next()?.trim().parse().ok()
 }
 
 fn header<'a>(response: &'a HubAnswer, name: &str) -> &'a str {

@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result, anyhow};
 use indicatif::HumanBytes;
 use kl_formats::hex;
-use sha1::Sha1;
-use sha2::Sha256;
-use sha2::digest::{Digest as _, DynDigest};
+use sha2::digest::DynDigest;
 
-use super::cache::{incomplete, is_whole, mark_of};
+use super::cache::{incomplete, is_whole, mark_of, open_own, write_fresh};
+use super::hash::hash_of;
 use super::wait::{Patience, told};
 use super::{Hub, HubFault, HubFile, HubStep, HubWatch};
 
 /// Most bytes that are read at once.
-const BLOCK: usize = 1 << 18;
+pub const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of). `mark`: set to let
+    /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of), and that its bytes have the
+    /// hash that its hub states. `mark`: set to let
     /// [`discard`](Self::discard) remove it, in this run or a later one. A file that is there without a mark
     /// gets none; one that is asked for without a mark loses it.
     ///
@@ -35,17 +35,21 @@ impl Hub {
     fn make_whole(&self, file: &HubFile, mark: bool, watch: &HubWatch) -> Result<(), HubFault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
         let mark_path = mark_of(&blob);
-        if is_whole(&path, file) && !mark_path.exists() {
-            return Ok(());
+        if self.is_linked(file) && !mark_path.exists() {
+            return self.check(&path, file, watch);
         }
         let _lock = self.lock(file, watch)?;
         let cannot = || format!("{} cannot be written to", self.cache.display());
         if !mark && mark_path.exists() {
             fs::remove_file(&mark_path).with_context(cannot)?;
         }
-        if !is_whole(&path, file) && !is_whole(&blob, file) {
+        if self.is_linked(file) {
+            self.check(&path, file, watch)?;
+        } else if is_whole(&blob, file) {
+            self.check(&blob, file, watch)?;
+        } else {
             if mark {
-                File::create(&mark_path).with_context(cannot)?;
+                write_fresh(&mark_path, b"").with_context(cannot)?;
             }
             self.load_blob(file, watch)?;
         }
@@ -61,7 +65,9 @@ impl Hub {
                 patience.wait(fault, partial.length, watch)?;
             }
             if partial.is_right() {
-                return Ok(partial.keep()?);
+                partial.keep()?;
+                self.remember(&self.blob(file));
+                return Ok(());
             }
             partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
             if !is_last {
@@ -120,15 +126,16 @@ impl<'a> Partial<'a> {
     /// If the disk has no room for the rest.
     fn open(blob: PathBuf, of: &'a HubFile, watch: &HubWatch) -> Result<Self, HubFault> {
         let path = incomplete(&blob);
-        let mut options = OpenOptions::new();
-        let opened = options.create(true).read(true).append(true).open(&path);
-        let file = opened.with_context(|| format!("{} cannot be opened", path.display()))?;
+        let file = open_own(
+            &path,
+            OpenOptions::new().create(true).read(true).append(true),
+        )?;
         let mut partial = Self {
+            hash: no_bytes_of(of)?,
             of,
             blob,
             file,
             length: 0,
-            hash: hash_of(of),
         };
         let mut block = vec![0; BLOCK];
         loop {
@@ -152,7 +159,7 @@ impl<'a> Partial<'a> {
     /// Removes what is there.
     fn empty(&mut self) -> Result<()> {
         self.cannot(self.file.set_len(0))?;
-        (self.length, self.hash) = (0, hash_of(self.of));
+        (self.length, self.hash) = (0, no_bytes_of(self.of)?);
         Ok(())
     }
 
@@ -194,13 +201,9 @@ impl<'a> Partial<'a> {
 }
 
 /// The hash that the hub states of a file, of no bytes yet.
-fn hash_of(file: &HubFile) -> Box<dyn DynDigest> {
-    const SHA_256_DIGITS: usize = 64;
-    if file.digest.len() == SHA_256_DIGITS {
-        return Box::new(Sha256::new());
-    }
-    // Git hashes a blob's length before its bytes.
-    Box::new(Sha1::new_with_prefix(format!("blob {}\0", file.size)))
+fn no_bytes_of(file: &HubFile) -> Result<Box<dyn DynDigest>> {
+    let no_hash = || format!("{}: the hub states no hash of it", file.path);
+    hash_of(&file.digest, file.size).with_context(no_hash)
 }
 
 /// A path as a part of an address.

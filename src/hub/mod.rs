@@ -16,6 +16,8 @@
     )
 )]
 
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
+mod address;
 mod cache;
 #[cfg(feature = "hub")]
 mod client;
@@ -24,13 +26,16 @@ mod client;
 mod client;
 #[cfg(test)]
 mod fake;
+mod hash;
+mod kinds;
 mod load;
 mod names;
 mod wait;
 
 pub use cache::of_folder;
+pub use hash::differs_from_name;
 
-use std::fs;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +54,10 @@ pub struct Hub {
     /// The time before a request is repeated for the first time.
     wait: Duration,
 }
+
+/// The most bytes that the files of a repository may have together, as a hub states it: no disk has more,
+/// and sums of them do not overflow.
+const MOST_BYTES: u64 = 1 << 62;
 
 /// The files of a repository at a commit.
 #[derive(Debug)]
@@ -72,6 +81,11 @@ pub struct HubFile {
     pub size: u64,
     /// In hexadecimal digits: the SHA-256 of a large file, git's hash of a small one.
     pub digest: String,
+}
+
+/// The bytes of these files together; files in the cache may state any size.
+pub fn total_bytes<'f>(files: impl Iterator<Item = &'f HubFile>) -> u64 {
+    files.fold(0, |sum, file| file.size.saturating_add(sum))
 }
 
 /// A step of a hub's work, as its caller is told.
@@ -107,26 +121,40 @@ impl Hub {
     ///
     /// # Errors
     /// If no folder for the cache is known, or the hub's address makes no sense.
-    pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        const SILENCE_S: u64 = 10;
+    pub fn from_environment(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let text = |name: &str| -> Result<Option<String>> {
+            let text = set(name).map(OsString::into_string).transpose();
+            text.map_err(|_| anyhow!("{name}: is not UTF-8: set it again"))
+        };
         let folder = |name: &str| set(name).map(PathBuf::from);
         let user = folder("HOME").or_else(|| folder("USERPROFILE"));
         let caches = folder("XDG_CACHE_HOME").or_else(|| Some(user?.join(".cache")));
         let found = folder("HF_HOME").or_else(|| Some(caches?.join("huggingface")));
         let home = found.context("HF_HOME: is not set: set it to a folder for models")?;
-        let given = set("HF_TOKEN").or_else(|| fs::read_to_string(home.join("token")).ok());
-        let token = given.map(|token| token.trim().to_owned());
-        let endpoint = set("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
-        let is_address = endpoint.starts_with("http://") || endpoint.starts_with("https://");
-        ensure!(is_address, "HF_ENDPOINT: '{endpoint}' lacks https://");
-        let silence_s = set("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
-        let offline = set("HF_HUB_OFFLINE").unwrap_or_default().to_uppercase();
+        let endpoint = text("HF_ENDPOINT")?.unwrap_or("https://huggingface.co".to_owned());
+        let is_hub = address::is_hub(&endpoint);
+        // The value may hold a password.
+        ensure!(
+            is_hub,
+            "HF_ENDPOINT: is not an address of a hub, such as https://huggingface.co"
+        );
+        let offline = text("HF_HUB_OFFLINE")?.unwrap_or_default().to_uppercase();
+        let token = match text("HF_TOKEN")? {
+            Some(token) => token,
+            None => cache::small_text(&home.join("token")).unwrap_or_default(),
+        };
+        let token = Some(token.trim()).filter(|token| !token.is_empty());
+        let is_token = token.is_none_or(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
+        ensure!(
+            is_token,
+            "HF_TOKEN, or the file of 'hf auth login': is not a token: set it again"
+        );
         Ok(Self {
             client: Client::new(
                 endpoint.trim_end_matches('/'),
-                token.filter(|token| !token.is_empty()),
-                Duration::from_secs(silence_s.unwrap_or(SILENCE_S)),
+                token.map(str::to_owned),
+                silence(text("HF_HUB_DOWNLOAD_TIMEOUT")?.as_deref())?,
             ),
             cache: folder("HF_HUB_CACHE").unwrap_or_else(|| home.join("hub")),
             is_offline: ["1", "ON", "YES", "TRUE"].contains(&offline.as_str()),
@@ -169,13 +197,15 @@ impl Hub {
                 done => break done?,
             }
         };
-        let stated = Some(listing.sha).filter(|commit| is_hash(commit, 40));
+        let stated = Some(listing.sha).filter(|commit| is_hash(commit, GIT_DIGITS));
         let commit = stated.ok_or_else(|| odd("no commit of 'main'"))?;
+        let mut n_bytes: u64 = 0;
         let files = listing.siblings.into_iter().map(|file| {
             let digest = file.lfs.map_or(file.blob_id, |lfs| lfs.sha256);
-            let is_sound = is_hash(&digest, 40) || is_hash(&digest, 64);
+            n_bytes = n_bytes.saturating_add(file.size);
+            let is_sound = is_digest(&digest) && n_bytes <= MOST_BYTES;
             if !is_sound || !names::is_safe(&file.path) {
-                let path = file.path;
+                let path = shortened(&file.path);
                 return Err(odd(&format!("a file '{path}' that is not sound")));
             }
             Ok(HubFile {
@@ -191,6 +221,27 @@ impl Hub {
             files: files.collect::<Result<_>>()?,
         })
     }
+}
+
+/// The time that a hub may be silent.
+///
+/// # Errors
+/// A `value` that is no number of seconds.
+fn silence(value: Option<&str>) -> Result<Duration> {
+    const USUAL_S: u64 = 10;
+    const LONGEST_S: u64 = 24 * 60 * 60;
+    let Some(value) = value else {
+        return Ok(Duration::from_secs(USUAL_S));
+    };
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let shown = shortened(value);
+    ensure!(
+        is_number,
+        "HF_HUB_DOWNLOAD_TIMEOUT: '{shown}' is not a whole number of seconds"
+    );
+    // One with more digits than a number may have is long.
+    let seconds = value.parse().unwrap_or(LONGEST_S);
+    Ok(Duration::from_secs(seconds.clamp(1, LONGEST_S)))
 }
 
 /// The hub's answer to `/api/models/USER/REPO/revision/main?blobs=true`.
@@ -219,10 +270,30 @@ struct Lfs {
     sha256: String,
 }
 
+/// The digits of git's hash, which is a SHA-1.
+const GIT_DIGITS: usize = 40;
+
+/// The digits of a SHA-256.
+const SHA_256_DIGITS: usize = 64;
+
 /// True for a hash of `length` hexadecimal digits.
 fn is_hash(text: &str, length: usize) -> bool {
     let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     text.len() == length && text.chars().all(is_digit)
+}
+
+/// True for a hash that a hub states of a file.
+fn is_digest(text: &str) -> bool {
+    is_hash(text, GIT_DIGITS) || is_hash(text, SHA_256_DIGITS)
+}
+
+/// The start of a text that comes from outside and may have any length, for messages.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 120;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "...",
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -1,37 +1,49 @@
 //! The files that a name means: llama.cpp's rules, and patterns of quants.
 
 use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use kl_formats::split_gguf_name;
 use regex::{Regex, escape};
 
-use super::{HubFile, Repository};
+use super::kinds::{Kind, has_own_quant, is_quant, kind, split, up_to_quant};
+use super::{HubFile, Repository, shortened, total_bytes};
 
 /// The quants that llama.cpp prefers where none is named.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// Parts of the names of GGUFs that llama.cpp does not take for models.
-const NOT_MODELS: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
+/// The files of a repository by their names without their part's number, and that number and the count of parts.
+type Parts<'r> = HashMap<(&'r str, u32, u32), &'r HubFile>;
 
 impl Repository {
-    /// The model that llama.cpp chooses for a quant, or without one: all parts of a split file, in order. A
-    /// path has the quant before a `.` or `-`, in any case.
+    /// The model that is meant by a quant, or without one: all parts of a split file, in order. The quant
+    /// stands at the end of the name, or else anywhere in the path before a `.`, `-` or `/`, in any case.
     ///
     /// # Errors
     /// If no model has this quant, or a part is missing.
     pub fn model(&self, quant: Option<&str>) -> Result<Vec<HubFile>> {
-        let wanted = quant.map_or(PREFERRED.to_vec(), |quant| vec![quant]);
-        for quant in wanted {
-            let tag = Regex::new(&format!("{}[.-]", escape(&quant.to_lowercase())))?;
-            let mut models = self.models();
-            if let Some(file) = models.find(|file| tag.is_match(&file.path.to_lowercase())) {
-                return self.parts(file);
+        let models = self.models();
+        let named = quant.map_or(PREFERRED.to_vec(), |quant| vec![quant]);
+        for quant in named {
+            // `F16` is no part of `BF16`, nor `XS` of `IQ4_XS`; but `x_IQ4_KSS` has a quant.
+            let quant = quant.to_lowercase();
+            let before = if is_quant(&quant) { "[-._/]" } else { "[-./]" };
+            let start = format!("(?:^|{before}){}", escape(&quant));
+            let (at_end, within) = (
+                Regex::new(&format!("{start}$"))?,
+                Regex::new(&format!("{start}[-./]"))?,
+            );
+            let has_it = |file: &&&HubFile| at_end.is_match(&up_to_quant(&file.path));
+            let mentions_it = |file: &&&HubFile| within.is_match(&file.path.to_lowercase());
+            let named = models.iter().filter(has_it);
+            let found = named.min_by_key(|file| !has_own_quant(&file.path));
+            if let Some(file) = found.or_else(|| models.iter().find(mentions_it)) {
+                return self.parts(&self.all_parts(), file);
             }
         }
-        match self.models().next().filter(|_| quant.is_none()) {
-            Some(file) => self.parts(file),
-            None => bail!(self.lacks(quant.unwrap_or(".gguf"), self.models())),
+        match models.first().filter(|_| quant.is_none()) {
+            Some(file) => self.parts(&self.all_parts(), file),
+            None => bail!(self.lacks_model(quant.unwrap_or(".gguf"), &models)),
         }
     }
 
@@ -41,7 +53,8 @@ impl Repository {
     /// A path that the repository does not have, or a split model with a missing part.
     pub fn file(&self, path: &str) -> Result<Vec<HubFile>> {
         let file = self.files.iter().find(|file| file.path == path);
-        self.parts(file.with_context(|| self.lacks(path, self.files.iter()))?)
+        let file = file.with_context(|| self.lacks(path, self.files.iter()))?;
+        self.parts(&self.all_parts(), file)
     }
 
     /// The models whose quant matches one of these patterns, each once: in the order of the patterns, then
@@ -52,51 +65,96 @@ impl Repository {
     /// # Errors
     /// If a pattern matches none, or a part is missing.
     pub fn quants(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
-        let mut models: Vec<Vec<HubFile>> = Vec::new();
+        let (mut chosen, mut known): (Vec<Vec<HubFile>>, _) = (Vec::new(), HashSet::new());
+        let (models, all_parts) = (self.models(), self.all_parts());
+        let names: Vec<String> = models.iter().map(|file| up_to_quant(&file.path)).collect();
         for pattern in patterns {
             let stars = escape(&pattern.to_lowercase()).replace(r"\*", r"\?*");
             let wild = stars.replace(r"\?", "[^-./]");
             let quant = Regex::new(&format!("(^|[-./]){wild}$"))?;
-            let is_meant = |file: &&HubFile| quant.is_match(&split(&file.path).0.to_lowercase());
-            let meant = self.models().filter(is_meant).map(|file| self.parts(file));
-            let mut found = meant.collect::<Result<Vec<_>>>()?;
-            let lacks = || self.lacks(pattern, self.models());
-            ensure!(!found.is_empty(), lacks());
-            found.sort_by_key(|parts| Reverse(parts.iter().map(|part| part.size).sum::<u64>()));
-            found.retain(|parts| !models.contains(parts));
-            models.extend(found);
+            let named = models.iter().zip(&names);
+            let meant = named.filter(|(_, name)| quant.is_match(name));
+            let meant: Vec<&&HubFile> = meant.map(|(file, _)| file).collect();
+            ensure!(!meant.is_empty(), self.lacks_model(pattern, &models));
+            let new = meant.into_iter().filter(|file| known.insert(&file.path));
+            let of_each = new.map(|file| self.parts(&all_parts, file));
+            let mut found = of_each.collect::<Result<Vec<_>>>()?;
+            found.sort_by_key(|parts| Reverse(total_bytes(parts.iter())));
+            chosen.extend(found);
         }
-        Ok(models)
+        Ok(chosen)
     }
 
-    /// The files that are models, of split ones the first.
-    fn models(&self) -> impl Iterator<Item = &HubFile> {
-        self.files.iter().filter(|file| {
-            let name = file.path.rsplit('/').next().unwrap_or_default();
-            let is_model = !NOT_MODELS.iter().any(|other| name.contains(other));
-            is_model && name.ends_with(".gguf") && split(name).1 == 1
-        })
+    /// The files that are models, of split ones the first part; those without a draft in them first.
+    fn models(&self) -> Vec<&HubFile> {
+        let firsts = self.files.iter().filter(|file| split(&file.path).1 == 1);
+        let of_kind = firsts.map(|file| (kind(&file.path), file));
+        let mut models: Vec<(Kind, &HubFile)> = of_kind
+            .filter(|(kind, _)| *kind <= Kind::MaybeDraft)
+            .collect();
+        models.sort_by_key(|(kind, _)| *kind);
+        let least = models.first().map_or(Kind::Model, |(kind, _)| *kind);
+        // Beside a model, a file that may be a draft is one.
+        models.retain(|(kind, _)| *kind < Kind::MaybeDraft || least == Kind::MaybeDraft);
+        models.into_iter().map(|(_, file)| file).collect()
+    }
+
+    fn all_parts(&self) -> Parts<'_> {
+        // Of two files with one name, the first counts, as it does where a path is looked for.
+        let files = self.files.iter().rev();
+        files.map(|file| (split(&file.path), file)).collect()
     }
 
     /// All parts of the model that a file is, or is a part of.
-    fn parts(&self, file: &HubFile) -> Result<Vec<HubFile>> {
+    fn parts(&self, all: &Parts, file: &HubFile) -> Result<Vec<HubFile>> {
         let (stem, _, n) = split(&file.path);
-        if n == 1 {
+        if n <= 1 {
             return Ok(vec![file.clone()]);
         }
         let part = |i| {
-            let mut files = self.files.iter();
-            let part = files.find(|part| split(&part.path) == (stem, i, n));
             let missing = || format!("{}: part {i} of {} is missing", self.name, file.path);
-            part.cloned().with_context(missing)
+            all.get(&(stem, i, n))
+                .copied()
+                .cloned()
+                .with_context(missing)
         };
         (1..=n).map(part).collect()
+    }
+
+    /// The message for a model that is not there.
+    fn lacks_model(&self, asked: &str, models: &[&HubFile]) -> String {
+        let lacks = self.lacks(asked, models.iter().copied());
+        let quant = asked.to_lowercase();
+        let has_quant =
+            |file: &&HubFile| quant == ".gguf" || file.path.to_lowercase().contains(&quant);
+        let mut named = self.files.iter().filter(has_quant);
+        let rest = named.find_map(|file| match kind(&file.path) {
+            Kind::Piece => Some((
+                file,
+                "is a piece of a GGUF: load its pieces, join them with cat, and give the result with -m",
+            )),
+            Kind::Companion | Kind::MaybeDraft => Some((
+                file,
+                "is named as a draft or another file that runs beside a model: --hf-file takes any file",
+            )),
+            _ => None,
+        });
+        match rest {
+            Some((file, what)) => format!("{lacks}; {} {what}", shortened(&file.path)),
+            None => lacks,
+        }
     }
 
     /// The message for what is not there, with what is there, the nearest first.
     fn lacks<'a>(&self, asked: &str, there: impl Iterator<Item = &'a HubFile>) -> String {
         const MOST: usize = 10;
-        let mut there: Vec<&str> = there.map(|file| file.path.as_str()).collect();
+        let (asked, mut there) = (
+            shortened(asked),
+            Vec::from_iter(there.map(|file| &*file.path)),
+        );
+        if there.is_empty() {
+            return format!("{}: has no '{asked}', and no model at all", self.name);
+        }
         there.sort_by_cached_key(|path| {
             // A quant is compared with the end of a name.
             let name = split(path).0;
@@ -106,27 +164,30 @@ impl Repository {
         });
         let rest = if there.len() > MOST { ", ..." } else { "" };
         there.truncate(MOST);
-        let (name, there) = (&self.name, there.join(", "));
-        format!("{name}: has no '{asked}': it has {there}{rest}")
+        let there: Vec<String> = there.into_iter().map(shortened).collect();
+        format!(
+            "{}: has no '{asked}': it has {}{rest}",
+            self.name,
+            there.join(", ")
+        )
     }
-}
-
-/// A path without `.gguf`, and of a split model without `-00001-of-00002`, which part it is, from 1, and of
-/// how many.
-fn split(path: &str) -> (&str, u32, u32) {
-    let whole = path.strip_suffix(".gguf").unwrap_or(path);
-    split_gguf_name(whole).unwrap_or((whole, 1, 1))
 }
 
 /// True for `user/repo`: letters, digits and `_`, with single `-` and `.` between them.
 pub fn is_repository(name: &str) -> bool {
+    const LONGEST: usize = 200;
     let is_odd = |c: char| c != '_' && !c.is_ascii_alphanumeric();
     let is_word = |word: &str| !word.is_empty() && !word.contains(is_odd);
-    name.split('/').count() == 2 && name.split(['/', '-', '.']).all(is_word)
+    name.len() <= LONGEST
+        && name.split('/').count() == 2
+        && name.split(['/', '-', '.']).all(is_word)
 }
 
-/// True for a path that stays within the folder that it is joined to, on every system.
+/// True for a path that stays within the folder that it is joined to, and can be one, on every system.
 pub fn is_safe(path: &str) -> bool {
+    const LONGEST_NAME: usize = 255;
+    const LONGEST: usize = 1024;
     let is_odd = |c: char| c.is_control() || matches!(c, '\\' | ':');
-    !path.contains(is_odd) && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= LONGEST_NAME;
+    path.len() <= LONGEST && !path.contains(is_odd) && path.split('/').all(is_name)
 }

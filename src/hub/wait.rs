@@ -14,7 +14,7 @@ pub const TICK: Duration = Duration::from_millis(200);
 pub struct Patience {
     repeated: u32,
     wait: Duration,
-    /// Most bytes that were there.
+    /// The bytes that were there when the count of repeats began.
     furthest: u64,
 }
 
@@ -36,10 +36,12 @@ impl Patience {
     pub fn wait(&mut self, fault: HubFault, there: u64, watch: &HubWatch) -> Result<(), HubFault> {
         const MOST: u32 = 5;
         const LONGEST: Duration = Duration::from_secs(600);
+        /// Less in a connection is no progress: some servers would send a file byte by byte.
+        const PROGRESS: u64 = 1 << 16;
         let HubFault::Passing(why, asked) = fault else {
             return Err(fault);
         };
-        if there > self.furthest {
+        if there.saturating_sub(self.furthest) >= PROGRESS {
             (self.repeated, self.furthest) = (0, there);
         }
         let wait = asked.unwrap_or(self.wait * 2_u32.pow(self.repeated));

@@ -55,6 +55,14 @@ impl Shelf {
         self.hub.served(&format!("me/tiny-GGUF/{name}"))
     }
 
+    /// The path of a file in the cache, from the session's folder.
+    fn cached(&self, name: &str) -> String {
+        let snapshots = "hf/hub/models--me--tiny-GGUF/snapshots";
+        let mut commits = fs::read_dir(self.session.path(snapshots)).unwrap();
+        let commit = commits.next().unwrap().unwrap().file_name();
+        format!("{snapshots}/{}/{name}", commit.into_string().unwrap())
+    }
+
     /// The number of files in the cache, whole or not.
     fn n_blobs(&self) -> usize {
         let folder = self.session.path("hf/hub/models--me--tiny-GGUF/blobs");
@@ -218,4 +226,86 @@ fn one_model_that_cannot_be_loaded_does_not_stop_the_others() {
     assert!(run.stderr.contains("tiny-Q8_0.gguf"), "{}", run.stderr);
     let left = Vec::from_iter(shelf.sidecars().into_keys());
     assert_eq!(left, ["tiny-Q2_K@ref.kls", "tiny-Q4_K_M@ref.kls"]);
+}
+
+#[test]
+fn each_file_is_of_the_repository_before_it() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    let two = "-hf me/tiny-GGUF -hff tiny-Q8_0.gguf -hf me/tiny-GGUF -hff tiny-Q2_K.gguf";
+    let report = session.json(&format!("{two} -r ref.gz"));
+    assert_eq!(labels(&report), ["tiny-Q8_0", "tiny-Q2_K"]);
+    assert_eq!(shelf.served("tiny-Q4_K_M.gguf"), 0);
+    session.fails_each(
+        2,
+        "-hf me/tiny-GGUF",
+        "-hff a.gguf -hff b.gguf -r ref.gz => --hf-file | 'a.gguf' and 'b.gguf' | me/tiny-GGUF",
+    );
+    // What follows `--` is a path.
+    session.fails(
+        "info -- hf:me/tiny-GGUF",
+        1,
+        &["hf:me/tiny-GGUF: cannot open"],
+    );
+}
+
+#[test]
+fn a_changed_byte_in_the_cache_is_seen_before_it_is_used() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    session.ok("-hf me/tiny-GGUF:Q8_0 -r hf:me/tiny-GGUF/ref.gz -q");
+    let [model, reference] = ["tiny-Q8_0.gguf", "ref.gz"].map(|name| shelf.cached(name));
+    session.ok(&format!("info {model} --verify"));
+    for name in [&model, &reference] {
+        session.change(name, name, |bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        });
+    }
+    for line in [
+        "-hf me/tiny-GGUF:Q8_0 -r ref.gz -q --force",
+        "info hf:me/tiny-GGUF:Q8_0 --verify -q",
+        "-m @q4 -r hf:me/tiny-GGUF/ref.gz -q",
+    ] {
+        session.fails(line, 1, &["another hash", "remove"]);
+    }
+    let found = session.ends(&format!("info {model} --verify --json -q"), 1);
+    assert_eq!(found.json()["verification"]["findings"][0]["kind"], "hash");
+    session.fails(
+        &format!("info {reference} --verify -q"),
+        1,
+        &["another hash"],
+    );
+}
+
+#[test]
+fn what_a_hostile_hub_answers_is_one_line() {
+    let shelf = Shelf::new();
+    let file = |path: &str, size: &str| {
+        let commit = "0123456789012345678901234567890123456789";
+        format!(
+            r#"{{"sha":"{commit}","siblings":[{{"rfilename":"{path}","size":{size},"blobId":"{commit}"}}]}}"#
+        )
+    };
+    let long = "x".repeat(10_000_000);
+    for answer in [
+        file("a-Q4_K_M.gguf", "18446744073709551615"),
+        file(&long, "1"),
+        file("../a.gguf", "1"),
+        long,
+    ] {
+        shelf.hub.fault("/revision/", Fault::Says(answer));
+        let run = shelf
+            .session
+            .fails("-hf me/tiny-GGUF -r ref.gz", 1, &["me/tiny-GGUF"]);
+        assert!(run.stderr.len() < 1_000);
+    }
+    let to_a_file = Fault::Answers(302, "Location: file:///etc/passwd");
+    shelf.hub.fault("/revision/", to_a_file);
+    let what = ["redirects to 'file:///etc/passwd'"];
+    shelf.session.fails("-hf me/tiny-GGUF -r ref.gz", 1, &what);
+    let mut command = shelf.session.command("-hf me/tiny-GGUF -r ref.gz -q");
+    command.env("HF_HUB_DOWNLOAD_TIMEOUT", "18446744073709551615");
+    let run = Run::from(command.output().unwrap());
+    assert_eq!(run.code, 0, "{}", run.stderr);
 }

@@ -11,7 +11,7 @@ use crate::engine::{CacheType, GpuLayers};
 use crate::input::ScoreFrom;
 
 fn command(line: &str) -> Result<Command, String> {
-    let args = short_flags::expand(line.split(' ').map(OsString::from));
+    let args = short_flags::expand(line.split(' ').map(OsString::from))?;
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
     check(cli)
 }

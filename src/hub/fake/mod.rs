@@ -36,6 +36,10 @@ pub enum Fault {
     Lengthens,
     /// Sends the whole file, whatever part is asked for.
     IgnoresRange,
+    /// Sends a part that begins so many bytes before the one that is asked for, and says so.
+    SendsEarlierPart(u64),
+    /// Answers with this text.
+    Says(String),
 }
 
 /// A hub whose repositories are the folders `USER/REPO` of a folder.
@@ -140,8 +144,14 @@ impl State {
     }
 
     fn answer(&self, stream: &mut TcpStream, request: &Request) -> io::Result<()> {
-        if let Some(Fault::Answers(status, header)) = self.take_fault(request, true) {
-            return send(stream, request, status, &[header], b"{}");
+        match self.take_fault(request, true) {
+            Some(Fault::Answers(status, header)) => {
+                return send(stream, request, status, &[header], b"{}");
+            }
+            Some(Fault::Says(text)) => {
+                return send(stream, request, 200, &[], text.as_bytes());
+            }
+            _ => {}
         }
         let path = request.path.split('?').next().unwrap();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -203,16 +213,17 @@ impl State {
         let mut from = usize::try_from(request.from).unwrap();
         let fault = self.take_fault(request, false);
         let mut end = u64::MAX;
-        match fault {
+        match &fault {
             Some(Fault::Answers(status, header)) => {
-                return send(stream, request, status, &[header], b"");
+                return send(stream, request, *status, &[*header], b"");
             }
-            Some(Fault::CutsAfter(n) | Fault::SilentAfter(n)) => end = n,
+            Some(Fault::CutsAfter(n) | Fault::SilentAfter(n)) => end = *n,
             Some(Fault::Changes) => *bytes.last_mut().unwrap() ^= 1,
-            Some(Fault::Shortens(n)) => bytes.truncate(size - usize::try_from(n).unwrap()),
+            Some(Fault::Shortens(n)) => bytes.truncate(size - usize::try_from(*n).unwrap()),
             Some(Fault::Lengthens) => bytes.extend([0; 1000]),
             Some(Fault::IgnoresRange) => from = 0,
-            None => {}
+            Some(Fault::SendsEarlierPart(n)) => from -= usize::try_from(*n).unwrap(),
+            Some(Fault::Says(_)) | None => {}
         }
         let body = &bytes[from.min(bytes.len())..];
         let digest = self.digest(repository, file);
@@ -259,7 +270,8 @@ impl State {
     fn take_fault(&self, request: &Request, answers_only: bool) -> Option<Fault> {
         let mut faults = self.faults.lock().unwrap();
         let is_meant = |(path, fault): &(String, Fault)| {
-            request.path.contains(path) && (!answers_only || matches!(fault, Fault::Answers(..)))
+            let is_answer = matches!(fault, Fault::Answers(..) | Fault::Says(_));
+            request.path.contains(path) && (!answers_only || is_answer)
         };
         let at = faults.iter().position(is_meant)?;
         Some(faults.remove(at).1)

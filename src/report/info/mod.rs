@@ -295,17 +295,17 @@ pub struct Verification {
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// Its kind, for scripts: `overlap`, `refused`, `not_finite`, `zero`; against an original `changed` or
-    /// `weight_error`.
+    /// Its kind, for scripts: `hash`, `overlap`, `refused`, `not_finite`, `zero`; against an original `changed`
+    /// or `weight_error`.
     kind: &'static str,
-    /// The tensor or the key; empty where llama.cpp names none.
+    /// The tensor, the key or, of `hash`, the file; empty where llama.cpp names none.
     name: String,
     /// The fault, where it is, and what to do, in one line.
     message: String,
 }
 
 impl Finding {
-    /// A fault of this tensor or key.
+    /// A fault of this tensor, key or file.
     pub fn of(kind: &'static str, name: &str, message: String) -> Self {
         let name = name.to_owned();
         Self {
