@@ -27,14 +27,29 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 /// True if decode calls, or other work that reports progress, are under way.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
+/// True while files are loaded before the work begins.
+static LOADING: AtomicBool = AtomicBool::new(false);
+
 /// Notes that the work begins, which asks from now on whether it should stop.
 pub fn begin() {
     BEGUN.store(true, Ordering::Relaxed);
     UNDER_WAY.store(true, Ordering::Relaxed);
 }
 
+/// Notes that files are being loaded, which asks whether it should stop. What follows it, such as reading a
+/// text, may not: [`end`] makes the first signal end the program again, unless the work had begun before.
+pub fn begin_loading() {
+    if !BEGUN.load(Ordering::Relaxed) {
+        LOADING.store(true, Ordering::Relaxed);
+    }
+    begin();
+}
+
 /// Notes that the work has ended: what is left is to save and print what it gave.
 pub fn end() {
+    if LOADING.swap(false, Ordering::Relaxed) {
+        BEGUN.store(false, Ordering::Relaxed);
+    }
     UNDER_WAY.store(false, Ordering::Relaxed);
 }
 

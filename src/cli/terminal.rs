@@ -113,7 +113,7 @@ impl Observer for Terminal<'_> {
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
             Event::Loading { label, n_bytes, of } => {
-                stop::begin();
+                stop::begin_loading();
                 if !self.quiet {
                     let mut loading = locked(&self.loading);
                     let begin = || Loading::new(label, n_bytes, of);

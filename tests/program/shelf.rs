@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::gguf::Gguf;
 use crate::hub::{FakeHub, Fault};
-use crate::session::{Run, Session, fixture, labels};
+use crate::session::{Run, Session, fixture, labels, send, wait_until};
 
 /// The quants of the repository `me/tiny-GGUF`.
 const QUANTS: [(&str, &str); 4] = [
@@ -308,4 +311,44 @@ fn what_a_hostile_hub_answers_is_one_line() {
     command.env("HF_HUB_DOWNLOAD_TIMEOUT", "18446744073709551615");
     let run = Run::from(command.output().unwrap());
     assert_eq!(run.code, 0, "{}", run.stderr);
+}
+
+/// A download listens to Ctrl-C. Reading a text does not: afterwards, the first one ends the program.
+#[cfg(unix)]
+#[test]
+fn after_a_download_the_first_signal_is_heard() {
+    let shelf = Shelf::new();
+    // Long enough to be shown.
+    shelf.hub.slow_down(size("q8"));
+    let mut command = shelf
+        .session
+        .command("-hf me/tiny-GGUF:Q8_0 -t - -w new.gz");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A text that does not end.
+    let text = child.stdin.take();
+    let model = "hf/hub/models--me--tiny-GGUF/snapshots";
+    wait_until(&mut child, || shelf.session.exists(model));
+    std::thread::sleep(Duration::from_millis(500));
+    send("-TERM", child.id());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let is_over = child.try_wait().unwrap().is_some();
+    let _ = child.kill();
+    drop(text);
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    child.wait().unwrap();
+    assert!(is_over, "{said}");
+    assert!(said.contains("interrupted"), "{said}");
 }
