@@ -147,14 +147,15 @@ fn words_and_quant(name: &str) -> (Vec<&str>, Option<usize>) {
     (words(name), before.map(|before| words(before).len() - 1))
 }
 
+/// True for the name of a folder that says nothing but that drafts are in it, and perhaps their quant.
 fn is_folder_of_drafts(folder: &str) -> bool {
-    let words = folder.split(['-', '.', '_', ' ']);
-    let (own, others): (Vec<&str>, Vec<&str>) = words.partition(|word| OF_DRAFTS.contains(word));
-    let of_others = others.join("-");
-    let is_beside = |word: &&str| BESIDE.contains(word);
-    !own.is_empty()
-        && (others.iter().all(is_beside)
-            || quant_of(&of_others).is_some_and(|found| found.start() == 0))
+    let quant = quant_of(folder).map_or("", |found| found.as_str());
+    let others = folder.replacen(quant, "", 1);
+    let words = others.split(['-', '.', '_', ' ']);
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let is_draft = |word: &&str| OF_DRAFTS.contains(word);
+    let is_beside = |word: &&str| is_draft(word) || BESIDE.contains(word);
+    words.iter().any(is_draft) && words.iter().all(is_beside)
 }
 
 /// True for a piece of a GGUF in lower case: `x.gguf.part1of2`, `x.gguf-split-a`, `x.gguf.001`.

@@ -63,8 +63,9 @@ impl Repository {
     /// `.`, and letters match in any case.
     ///
     /// # Errors
-    /// If a pattern matches none, or a part is missing.
+    /// If a pattern matches none, or more than anybody evaluates, or a part is missing.
     pub fn quants(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
+        const MOST: usize = 1000;
         let (mut chosen, mut known): (Vec<Vec<HubFile>>, _) = (Vec::new(), HashSet::new());
         let (models, all_parts) = (self.models(), self.all_parts());
         let names: Vec<String> = models.iter().map(|file| up_to_quant(&file.path)).collect();
@@ -76,6 +77,11 @@ impl Repository {
             let meant = named.filter(|(_, name)| quant.is_match(name));
             let meant: Vec<&&HubFile> = meant.map(|(file, _)| file).collect();
             ensure!(!meant.is_empty(), self.lacks_model(pattern, &models));
+            let (n, name, shown) = (meant.len(), &self.name, shortened(pattern));
+            ensure!(
+                n <= MOST,
+                "{name}: '{shown}' matches {n} models, and kl evaluates at most {MOST} in a run: give narrower patterns"
+            );
             let new = meant.into_iter().filter(|file| known.insert(&file.path));
             let of_each = new.map(|file| self.parts(&all_parts, file));
             let mut found = of_each.collect::<Result<Vec<_>>>()?;

@@ -157,6 +157,9 @@ fn the_names_of_publishers_say_what_a_file_is() {
         ("mtp-X-Q8_0.gguf", Companion, "q8_0"),
         ("MTP/x-Q8_0-MTP.gguf", Companion, "q8_0"),
         ("MTP-GGUF/x-Q8_0.gguf", Companion, "q8_0"),
+        ("MTP-Q8_0/x-00001-of-00002.gguf", Companion, "q8_0"),
+        ("Q8_0-MTP/x.gguf", Companion, "q8_0"),
+        ("X-MTP/x-Q8_0.gguf", Model, "q8_0"),
         ("eagle3-X-Q4_K_M.gguf", Companion, "q4_k_m"),
         ("EAGLE3-LLaMA3.1-Instruct-8B-f16.gguf", Companion, "f16"),
         ("dflash-X-BF16.gguf", Companion, "bf16"),
@@ -237,8 +240,13 @@ fn a_model_of_many_parts_is_found_at_once() {
         60_000
     );
     // Many models, each asked for by several patterns.
-    let names: Vec<String> = (0..30_000).map(|i| format!("M{i}-Q4_0.gguf")).collect();
-    let repository = listing(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let names: Vec<String> = (0..100_000).map(|i| format!("M{i}-Q4_0.gguf")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let patterns = ["Q4_0", "Q4*", "*"].map(str::to_owned);
-    assert_eq!(repository.quants(&patterns).unwrap().len(), 30_000);
+    let some = listing(&names[..1000]).quants(&patterns).unwrap();
+    assert_eq!(some.len(), 1000);
+    has(
+        &listing(&names).quants(&patterns).unwrap_err(),
+        &["me/M: 'Q4_0' matches 100000 models", "narrower patterns"],
+    );
 }
