@@ -48,11 +48,17 @@ pub fn plan<M: Model>(
     let lacks_template = source.prompts.is_some()
         && !source.no_chat_template
         && source.chat_template_file.is_none()
-        && facts.chat_template.is_none();
+        && facts.default_template().is_none();
     if lacks_template {
         watch.warn(Warning::new(
             "no_chat_template",
             "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)",
+        ));
+    }
+    if source.prompts.is_some() && facts.add_eos {
+        watch.warn(Warning::new(
+            "add_eos_ignored",
+            "the model's file asks for an EOS after each text (tokenizer.ggml.add_eos_token), which llama-server puts between a prompt and its answer: kl leaves it out",
         ));
     }
     warn_of_input(&input, watch);
@@ -111,6 +117,18 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     left_out(input.n_left_out, "tokens_left_out", too_few);
     let too_long = ["", "answer", GROWN];
     left_out(input.n_turns_left_out, "turns_left_out", too_long);
+    for (name, n) in input.n_ignored {
+        let kind = if name == "tools" {
+            "tools_ignored"
+        } else {
+            "documents_ignored"
+        };
+        let prompts = count_of(n, "prompt");
+        let what = format!(
+            "{prompts} with {name} that the chat template does not print, so that the model does not see them (--chat-template-file gives another template)"
+        );
+        watch.warn_all((n > 0).then(|| Warning::new(kind, what)));
+    }
     if let Some(groups) = &input.groups {
         let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
         let scored: BTreeSet<u32> = windows

@@ -216,8 +216,12 @@ pub struct ModelFacts {
     pub add_bos: bool,
     /// The texts of the BOS and the EOS token; empty without one.
     pub bos_and_eos_text: (String, String),
+    /// True if llama.cpp appends the EOS to what it tokenizes; `kl` does not.
+    pub add_eos: bool,
     /// The model's own chat template, a Jinja source.
     pub chat_template: Option<String>,
+    /// Its chat template named `tool_use`, for conversations with tools.
+    pub tool_use_template: Option<String>,
     /// The options with which it was loaded: layers as a number, and all that [`GpuLayers::Auto`]
     /// chose.
     pub options: ModelOptions,
@@ -229,10 +233,30 @@ pub struct ModelFacts {
     pub load_time: Duration,
 }
 
+/// The template that llama.cpp calls `chatml`.
+const CHATML: &str = "{% for message in messages %}\
+    {{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
 impl ModelFacts {
     /// The token that every window starts with, if the model wants one.
     pub fn bos(&self) -> Option<u32> {
         self.bos_token.filter(|_| self.add_bos)
+    }
+
+    /// The chat template for prompts without tools, as llama-server chooses it: a model without any other
+    /// has that for tools; and `chatml` is a name. `None` if it has no template at all, where llama-server
+    /// uses [`CHATML`].
+    pub fn default_template(&self) -> Option<&str> {
+        let own = self
+            .chat_template
+            .as_deref()
+            .filter(|text| !text.is_empty());
+        let tool_use = self.tool_use_template.as_deref();
+        match own {
+            None | Some("chatml") => tool_use.or(own.map(|_| CHATML)),
+            Some(text) => Some(text),
+        }
     }
 
     /// Checks that a window of `n_tokens` tokens can be decoded: llama.cpp aborts beyond the last

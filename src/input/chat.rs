@@ -1,15 +1,48 @@
 //! A conversation in a chat template: the text before each answer, and the answers that are given.
 
-use std::borrow::Cow;
+mod given_answer;
+
 use std::rc::Rc;
 
 use kl_formats::{Messages, Role, Variables};
+use serde_json::Value;
 
 use super::chat_template::{ChatTemplate, Message, TemplateError, TemplateValues};
-use super::spans::{opening_at_end, opening_in, reasoning_of};
+use super::spans::{opening_at_end, reasoning_of};
+use given_answer::{Renderings, without_part_of_mark};
+
+/// An answer that a conversation gives, as the chat template writes it.
+#[derive(Debug)]
+pub struct GivenAnswer {
+    /// The text that a model gets before it answers.
+    pub prompt: String,
+    /// The answer.
+    pub text: String,
+    /// What the template writes after what it marks as the answer.
+    pub rest: String,
+    /// True if it calls a tool.
+    pub has_calls: bool,
+}
+
+/// Why a given answer cannot be scored.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error("the chat template refuses it")]
+    Refused(#[from] TemplateError),
+    #[error(
+        "the chat template makes nothing of message {0}: leave it out, or use another template with --chat-template-file"
+    )]
+    Nothing(usize),
+    #[error(
+        "cannot tell where the answer in message {0} begins: what the chat template makes of the conversation does not follow the prompt that a server would send; leave it out, or use another template with --chat-template-file"
+    )]
+    Unknown(usize),
+}
 
 /// The content of a message that no conversation has.
 const PROBE: &str = "kl-probe-of-answers";
+/// Another one, which begins otherwise.
+const OTHER_PROBE: &str = "Other probe of answers";
 
 /// The messages of a prompt, and the template that makes a text of them; in a conversation, also the places
 /// where a model is to answer.
@@ -51,35 +84,57 @@ impl Chat {
         self.render(self.messages.get(..n).unwrap_or_default(), true)
     }
 
-    /// The text before the message at `index`, and what the template makes of that message, up to the
-    /// end of its turn. The two are told apart by rendering the messages with and without that one.
+    /// The answer that the conversation gives in the message at `index`, as the template writes it.
     ///
     /// # Errors
-    /// Why the template refuses the messages.
-    pub fn answer(&self, index: usize) -> Result<(String, String), TemplateError> {
+    /// Why the template refuses the messages, or that the answer cannot be told apart.
+    pub fn answer(&self, index: usize) -> Result<GivenAnswer, AnswerError> {
         let before = self.messages.get(..index).unwrap_or_default();
         let up_to = self.messages.get(..=index).unwrap_or_default();
         let prompt = self.render(before, true)?;
-        let whole = self.render(up_to, false)?;
-        if let Some(answer) = whole.strip_prefix(&prompt) {
-            return Ok((prompt.clone(), answer.to_owned()));
-        }
-        let history = self.render(before, false).unwrap_or_default();
-        let mut messages = before.to_vec();
-        messages.push(of_assistant(PROBE));
-        let probed = self.render(&messages, false);
-        let apart = Apart {
-            probed: &probed.unwrap_or_else(|_| whole.clone()),
-            asks: prompt.strip_prefix(&history).unwrap_or_default(),
+        let (whole, marked) = self.template.render_marked(up_to, &self.values, false)?;
+        let fields = |message: Option<&Message>| message.map(fields_of).unwrap_or_default();
+        let message = fields(up_to.last());
+        let names = ["reasoning_content", "thinking", "reasoning"];
+        let reasoning = names.iter().find_map(|name| message.get(name)?.as_str());
+        let texts = |key: &str| message.get(key).map(texts_of).unwrap_or_default();
+        let mut renderings = Renderings {
             prompt: &prompt,
             whole: &whole,
-            history: &history,
-            last: before.last(),
+            marked: &marked,
+            probed: None,
+            last: &texts_of(&fields(before.last())),
+            said: &texts("content"),
+            reasoning: reasoning.unwrap_or_default(),
         };
-        let (prompt, answer) = (apart.at_the_parting())
-            .or_else(|| apart.after_the_header())
-            .unwrap_or_else(|| apart.at_the_probe());
-        Ok((prompt.into_owned(), answer.to_owned()))
+        let probed;
+        let mut start = renderings.start_after_prompt();
+        if start.is_none() {
+            let begins_alike = |text: &String| text.trim_start().starts_with('k');
+            let other = if renderings.said.iter().any(begins_alike) {
+                OTHER_PROBE
+            } else {
+                PROBE
+            };
+            let messages = [before, &[of_assistant(other)]].concat();
+            probed = self.render(&messages, false).ok();
+            renderings.probed = probed.as_deref();
+            start = renderings.start_apart();
+        }
+        let start = start.ok_or(AnswerError::Unknown(index + 1))?;
+        let ends = marked.iter().map(|range| range.end).max();
+        let (before_end, rest) =
+            whole.split_at(ends.filter(|&end| end > start.at).unwrap_or(whole.len()));
+        let text = before_end.get(start.at..).unwrap_or_default();
+        if text.is_empty() {
+            return Err(AnswerError::Nothing(index + 1));
+        }
+        Ok(GivenAnswer {
+            prompt: start.prompt,
+            text: text.to_owned(),
+            rest: rest.to_owned(),
+            has_calls: !texts("tool_calls").is_empty(),
+        })
     }
 
     /// The next prompt that the model is to answer, where the last one was answered with this text; `None`
@@ -127,16 +182,16 @@ impl Chat {
             chat.messages.push(message);
             chat.answer(index).ok()
         };
-        let (prompt, probed) = rendered(message(PROBE))?;
-        let (before, after) = probed.split_once(PROBE)?;
+        let probed = rendered(message(PROBE))?;
+        let (before, after) = probed.text.split_once(PROBE)?;
         // A thought that the prompt opened is a part of the answer, unless the template drops it.
         let opened = self.prompt(index).ok()?;
-        let text = format!("{}{answer}", opened.strip_prefix(&prompt)?);
+        let text = format!("{}{answer}", opened.strip_prefix(&probed.prompt)?);
         let both = [&*text, answer].into_iter();
         let mut texts = both.take(if before.trim().is_empty() { 1 } else { 2 });
         let (text, rest) = texts.find_map(|text| Some((text, text.strip_prefix(before)?)))?;
         let content = without_begun(rest, after);
-        let (_, again) = rendered(message(content))?;
+        let again = rendered(message(content))?.text;
         again.starts_with(text.trim_end()).then(|| message(content))
     }
 
@@ -145,85 +200,21 @@ impl Chat {
     }
 }
 
-/// The renderings of a conversation whose prompt is not the start of the whole. Each method is a way to
-/// tell the text before the answer from the answer.
-struct Apart<'t> {
-    /// The messages before the answer, and what asks for it.
-    prompt: &'t str,
-    /// The messages before the answer, and the answer.
-    whole: &'t str,
-    /// The messages before the answer alone.
-    history: &'t str,
-    /// The messages before the answer, and another answer.
-    probed: &'t str,
-    /// The end of the prompt that asks for the answer; empty if the prompt does not begin with the
-    /// history.
-    asks: &'t str,
-    /// The message before the answer.
-    last: Option<&'t Message>,
-}
-
-impl<'t> Apart<'t> {
-    /// The end of the prompt that asks for the answer, without a thought that it opens.
-    fn header(&self) -> &'t str {
-        let header = opening_in(self.asks).and_then(|at| self.asks.get(..at));
-        header.unwrap_or(self.asks)
-    }
-
-    /// The answer begins where the prompt and the whole part. The prompt may end with the mark that
-    /// opens a thought, which a template leaves out before an answer without one.
-    fn at_the_parting(&self) -> Option<(Cow<'t, str>, &'t str)> {
-        let with_whole = common_bytes(self.prompt, self.whole);
-        let shared = with_whole.min(common_bytes(self.prompt, self.probed));
-        let n_history = self.history.len();
-        let start = match shared.checked_sub(n_history) {
-            // A mark that the answer shares by chance with its first characters is not shared.
-            Some(n) if !self.asks.is_empty() => {
-                n_history + without_part_of_mark(self.asks, n).min(self.header().len())
-            }
-            // A template that always asks may open a thought, too.
-            _ => {
-                let start = without_part_of_mark(self.prompt, shared);
-                let (_, rest) = self.prompt.split_at(start);
-                if opening_in(rest) != Some(0) || has_content_of(rest, self.last) {
-                    return None;
-                }
-                start
-            }
-        };
-        let (prompt, answer) = self.whole.split_at(start);
-        Some((prompt.into(), answer))
-    }
-
-    /// The answer begins after the prompt's own header, where the template writes the messages before
-    /// an answer in another way once they are answered.
-    fn after_the_header(&self) -> Option<(Cow<'t, str>, &'t str)> {
-        let header = self.header();
-        let (shared, _) = self.whole.split_at(common_bytes(self.probed, self.whole));
-        let (_, begun) = shared.rsplit_once(header).filter(|_| !header.is_empty())?;
-        if has_content_of(begun, self.last) {
-            return None;
-        }
-        let (_, answer) = self.whole.split_at(shared.len() - begun.len());
-        let opened = self.asks.get(header.len()..).unwrap_or_default();
-        Some(match answer.strip_prefix(opened) {
-            Some(answer) => (self.prompt.into(), answer),
-            None => (format!("{}{header}", self.history).into(), answer),
-        })
-    }
-
-    /// The answer begins where another answer would differ, and the text before it is the prompt.
-    fn at_the_probe(&self) -> (Cow<'t, str>, &'t str) {
-        let (shared, _) = self.whole.split_at(common_bytes(self.probed, self.whole));
-        // Blanks that the prompt does not end with are the model's own.
-        let start = if self.prompt.ends_with(char::is_whitespace) {
-            shared.len()
-        } else {
-            shared.trim_end().len()
-        };
-        let (_, answer) = self.whole.split_at(without_part_of_mark(self.whole, start));
-        (self.prompt.into(), answer)
-    }
+/// The texts that a template writes after an answer: before what the user says next, and before another
+/// answer.
+pub fn texts_after_an_answer(template: &ChatTemplate) -> Vec<String> {
+    let of_user = Message::from_fields([("role", "user"), ("content", "kl")]);
+    let messages = [of_user.clone(), of_assistant(PROBE), of_user];
+    let values = template.values(&Variables::default()).unwrap_or_default();
+    let after = |n, asks| {
+        let text = template.render(messages.get(..n)?, &values, asks).ok()?;
+        let (_, after) = text.rsplit_once(PROBE)?;
+        Some(after.to_owned())
+    };
+    [after(3, false), after(2, true)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// For each answer that the model is to give, the number of messages before it. The model answers a message of
@@ -258,22 +249,6 @@ pub fn answered(roles: &[Role]) -> Vec<usize> {
         .collect()
 }
 
-/// The number of bytes with which both texts begin, in whole characters.
-fn common_bytes(one: &str, other: &str) -> usize {
-    let pairs = one.chars().zip(other.chars());
-    let alike = pairs.take_while(|(a, b)| a == b);
-    alike.map(|(c, _)| c.len_utf8()).sum()
-}
-
-/// The position `at` of a text, or that of the mark that it is inside of, such as `<think>` or `[INST]`.
-fn without_part_of_mark(text: &str, at: usize) -> usize {
-    let (before, _) = text.split_at(at);
-    let open = before.rfind(['<', '[']);
-    let is_mark = |begun: &str| !begun.contains(|c: char| "]>".contains(c) || c.is_whitespace());
-    open.filter(|&open| before.get(open..).is_some_and(is_mark))
-        .unwrap_or(at)
-}
-
 /// A text without the marks at its end with which `after` begins.
 fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
     let ends = (0..=after.len())
@@ -284,9 +259,25 @@ fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
     found.next().unwrap_or(text)
 }
 
-/// True if a text may have the content of this message in it.
-fn has_content_of(text: &str, message: Option<&Message>) -> bool {
-    message.is_none_or(|message| text.contains(message.content().unwrap_or_default().trim()))
+/// A message as a value.
+fn fields_of(message: &Message) -> Value {
+    serde_json::from_str(message.json().get()).unwrap_or_default()
+}
+
+/// The texts in a value that are not blank: in a message those of its content, its reasoning and its calls
+/// of tools.
+fn texts_of(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => vec![text.clone()],
+        Value::Array(items) => items.iter().flat_map(texts_of).collect(),
+        Value::Object(fields) => {
+            let texts = fields
+                .iter()
+                .filter(|(key, _)| !["role", "type"].contains(&key.as_str()));
+            texts.flat_map(|(_, value)| texts_of(value)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn of_assistant(text: &str) -> Message {

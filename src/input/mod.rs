@@ -19,12 +19,14 @@
 mod answer_file;
 mod chat;
 pub mod chat_template;
+mod faults;
 pub mod flags;
 mod generation;
 mod prompt_file;
 mod prompts;
 mod source;
 mod spans;
+mod templates;
 mod texts;
 mod windows;
 
@@ -165,6 +167,9 @@ pub struct PreparedInput {
     /// The number of windows that have no answer and so no rows, because their conversations could not be
     /// continued, and the reason, of the first of these, with its file and line.
     pub unanswered: Option<(u64, String)>,
+    /// The lists that chat templates can print, and the number of prompts that have one which theirs does
+    /// not print.
+    pub n_ignored: [(&'static str, u64); 2],
     /// The prompts that the model is to answer.
     pub questions: Option<Questions>,
     selection: Selection,
@@ -185,6 +190,7 @@ impl PreparedInput {
                 text_path: Some(source.to_string()),
                 ..Provenance::default()
             },
+            n_ignored: [("tools", 0), ("documents", 0)],
             ..Self::default()
         }
     }

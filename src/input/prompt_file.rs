@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use super::faults::Faults;
 use super::texts::{self, Text};
 use super::{GROUP_NAMES, Source, is_group_name};
 use crate::report::Warning;
@@ -64,7 +65,7 @@ pub fn starter() -> Text {
 }
 
 /// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain
-/// text or JSON. An error begins with the place of the mistake.
+/// text or JSON. An error names all prompts with a mistake, by their positions.
 fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
     // Some editors start a file with a byte order mark, which would hide a JSON object.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -78,7 +79,9 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
     let placed = numbered.map(|(n, line): (usize, _)| (format!("{what} {n}"), line));
     let most = max.map_or(usize::MAX, |max| max as usize);
     let (mut prompts, mut are_json) = (Vec::new(), is_list.then_some(true));
+    let (mut faults, mut n_lines) = (Faults::default(), 0);
     for (place, line) in placed.take(most) {
+        n_lines += 1;
         let form = match are_json {
             Some(are_json) => Ok(are_json),
             None => is_json(line),
@@ -87,7 +90,19 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
             are_json = Some(is_json);
             prompt(&place, line, is_list, is_json)
         });
-        prompts.push(parsed.map_err(|fault| format!("{place}: {fault}"))?);
+        match parsed {
+            Ok(prompt) => prompts.push(prompt),
+            Err(fault) => {
+                faults.push(&place, fault);
+                // What the first line is decides what the others are.
+                if are_json != Some(true) {
+                    break;
+                }
+            }
+        }
+    }
+    if let Some(message) = faults.message(n_lines) {
+        return Err(message);
     }
     let with = prompts.iter().find(|line| line.group.is_some());
     let without = prompts.iter().find(|line| line.group.is_none());

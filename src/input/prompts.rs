@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 use std::mem::take;
 use std::ops::Range;
-use std::rc::Rc;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use kl_formats::{
     Groups, MAX_N_CTX, Messages, Prompt, PromptContent, Prompts, WindowSpec, longest_window,
 };
 
-use super::chat::{Chat, answered, unanswered};
-use super::chat_template::ChatTemplate;
+use super::chat::{Chat, GivenAnswer, answered, unanswered};
+use super::faults::Faults;
 use super::generation::{Answering, Dialogue, with_bos};
 use super::prompt_file::PromptLine;
 use super::spans::Spans;
+use super::templates::{AppliedTemplate, Templates, end_of_turn, has_items};
 use super::{AnswerFile, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::{ContextOptions, Model};
 use crate::pipeline::Step;
@@ -43,14 +43,20 @@ pub fn plan<M: Model>(
     selection: &Selection,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<PreparedInput> {
-    let (source, template) = (raw.source, template(&raw, model)?);
-    let text_of_template = template.as_ref().map(|template| &*template.source);
-    let spans = (source.has_answers()).then(|| Spans::new(text_of_template, &source.span));
+    let (source, templates) = (raw.source, Templates::new(&raw, model)?);
+    if templates.default.is_none()
+        && let Some(line) = raw
+            .prompts
+            .iter()
+            .find(|line| matches!(line.content, PromptContent::Messages(_)))
+    {
+        bail!("{source}: {}: {NO_TEMPLATE}", line.place);
+    }
+    let spans = (source.has_answers()).then(|| Spans::new(Some(&templates.source()), &source.span));
     let mut input = PreparedInput::new(source, model);
     input.provenance.text = Some(raw.text);
     input.provenance.add_bos = Some(true);
     input.prompts = Some(Prompts {
-        chat_template: template.as_ref().map(|template| template.sha256.clone()),
         generated: source.generate,
         sampling: source.sampling(),
         spans: (spans.as_ref()).map_or_else(Vec::new, |spans| spans.names.clone()),
@@ -59,46 +65,30 @@ pub fn plan<M: Model>(
     input.spans = spans;
     let mut windows = PromptWindows {
         source,
-        template: template.map(Rc::new),
+        templates,
         model,
         input,
         groups: Vec::new(),
         dialogues: Vec::new(),
     };
+    let (mut faults, n_prompts) = (Faults::default(), raw.prompts.len());
     for line in raw.prompts {
         check()?;
-        let name = format!("{source}: {}", line.place);
-        let added = windows.add(&name, line);
-        added.map_err(|error| anyhow!("{name}: {error:#}"))?;
+        let place = line.place.clone();
+        if let Err(error) = windows.add(&format!("{source}: {place}"), line) {
+            faults.push(&place, format!("{error:#}"));
+        }
+    }
+    if let Some(message) = faults.message(n_prompts) {
+        bail!("{source}: {message}");
     }
     windows.plan(selection)
-}
-
-/// The chat template that is applied, if one is: that of a file, or the model's own.
-fn template<M: Model>(raw: &RawInput<'_>, model: &M) -> Result<Option<ChatTemplate>> {
-    let facts = model.facts();
-    let (text, path) = match (&raw.source.chat_template_file, &raw.template) {
-        (Some(path), Some(text)) => (Some(text), path),
-        _ if raw.source.no_chat_template => return Ok(None),
-        _ => (facts.chat_template.as_ref(), &facts.path),
-    };
-    let compiled = text.map(|text| {
-        let (bos, eos) = facts.bos_and_eos_text.clone();
-        ChatTemplate::new(text, bos, eos)
-    });
-    compiled.transpose().map_err(|error| {
-        anyhow!(
-            "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
-            path.display()
-        )
-    })
 }
 
 /// The way from prompts to their windows.
 struct PromptWindows<'p, M> {
     source: &'p Source,
-    /// The chat template that is applied to each prompt, if there is one.
-    template: Option<Rc<ChatTemplate>>,
+    templates: Templates,
     model: &'p M,
     /// The windows so far. Tokens that are to be generated are 0, and so are those of prompts that depend
     /// on them.
@@ -124,8 +114,13 @@ impl<M: Model> PromptWindows<'_, M> {
     /// The line's fault, without its name.
     fn add(&mut self, name: &str, mut line: PromptLine) -> Result<()> {
         let (turns, conversation) = self.turns(&line)?;
-        let template = self.template.as_ref();
-        let is_named = |name: &str| template.is_some_and(|template| template.names(name));
+        let applied = self.templates.of(&line.variables);
+        let is_named = |name: &str| applied.is_some_and(|applied| applied.template.names(name));
+        for (name, n_ignored) in &mut self.input.n_ignored {
+            let is_ignored =
+                applied.is_some() && has_items(&line.variables, name) && !is_named(name);
+            *n_ignored += u64::from(is_ignored);
+        }
         line.variables.retain(is_named);
         let first_window = self.input.plan.windows.len() as u32;
         // Read again as text, an answer can have a few more tokens than it was generated with, and a template
@@ -178,9 +173,9 @@ impl<M: Model> PromptWindows<'_, M> {
         let (source, model, content) = (self.source, self.model, &line.content);
         let scores_given = source.scores_given_answers();
         let generated = vec![0; source.generate.unwrap_or(0) as usize];
-        let (template, messages) = match (&self.template, content) {
-            (Some(template), PromptContent::Messages(messages)) => (template, messages.clone()),
-            (Some(template), PromptContent::Text(text)) => (template, Messages::of_user(text)),
+        let (applied, messages) = match (self.templates.of(&line.variables), content) {
+            (Some(applied), PromptContent::Messages(messages)) => (applied, messages.clone()),
+            (Some(applied), PromptContent::Text(text)) => (applied, Messages::of_user(text)),
             (None, PromptContent::Text(_)) if scores_given => bail!(NO_ANSWER),
             (None, PromptContent::Text(text)) => {
                 let turn = Turn {
@@ -201,16 +196,12 @@ impl<M: Model> PromptWindows<'_, M> {
         if ends.is_empty() {
             bail!(fault);
         }
-        let mut chat = Chat::new(template, &messages, &line.variables).context(REFUSED)?;
+        let mut chat = Chat::new(&applied.template, &messages, &line.variables).context(REFUSED)?;
         chat.ends.clone_from(&ends);
         let (mut turns, mut after_first, mut start) = (Vec::new(), None, 0);
         for end in ends {
             let (prompt, answer) = if scores_given {
-                let (prompt, answer) = chat.answer(end).context(REFUSED)?;
-                if answer.is_empty() {
-                    bail!("the chat template makes nothing of message {}", end + 1);
-                }
-                self.joined(&prompt, &answer)?
+                self.given(&chat.answer(end)?, applied)?
             } else {
                 let text = chat.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| chat.clone());
@@ -238,6 +229,9 @@ impl<M: Model> PromptWindows<'_, M> {
             bail!("{source}: no prompt is long enough for a scored position: lower --score");
         }
         let groups = self.groups.iter().map(String::as_str);
+        if let Some(prompts) = &mut input.prompts {
+            prompts.chat_template = self.templates.sha256();
+        }
         input.groups = (groups.len() > 0).then(|| Groups::of_each(groups));
         let longest = longest_window(&plan.windows);
         input.provenance.n_ctx = source.n_ctx.unwrap_or(longest);
@@ -257,6 +251,35 @@ impl<M: Model> PromptWindows<'_, M> {
             input.questions = Some(questions(&input, self.dialogues, selection, n_ctx));
         }
         Ok(input)
+    }
+
+    /// The tokens of a given answer and of the prompt before it. Without a token that ends its turn, it gets
+    /// the one that the template writes after answers: some write it only once a conversation goes on.
+    fn given(
+        &self,
+        given: &GivenAnswer,
+        applied: &AppliedTemplate,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
+        let joined = self.joined(&given.prompt, &given.text)?;
+        let is_end = |token: &u32| self.model.is_end_of_generation(*token);
+        if joined.1.last().is_some_and(is_end) {
+            return Ok(joined);
+        }
+        let mut end = end_of_turn(&given.rest, self.model)?;
+        if end.is_none() && !given.has_calls {
+            end = applied.end_of_turn(self.model)?;
+        }
+        let Some(end) = end else {
+            return Ok(joined);
+        };
+        // Blanks before the end that the answer has already.
+        let (blanks, mark) = end.split_at(end.len() - end.trim_start().len());
+        let end = if given.text.ends_with(blanks) {
+            mark
+        } else {
+            &end
+        };
+        self.joined(&given.prompt, &format!("{}{end}", given.text))
     }
 
     /// The tokens of a prompt and of the answer after it, up to the first token that ends one. Their texts

@@ -275,10 +275,32 @@ fn known(rules: &'static [&'static str]) -> impl Iterator<Item = [&'static str; 
     })
 }
 
-/// The position of the first known opening marker of reasoning in a text.
-pub fn opening_in(text: &str) -> Option<usize> {
-    let markers = known(&REASONING_MARKERS);
-    markers.filter_map(|[open, ..]| text.find(open)).min()
+/// The last marker of reasoning in a text.
+pub struct LastMarker {
+    /// True if it opens a thought, false if it closes one.
+    pub is_open: bool,
+    /// The markers that open and close thoughts of its kind.
+    pub open: &'static str,
+    pub close: &'static str,
+}
+
+/// The last known marker of reasoning in a text; the longest of those that begin at the same byte.
+pub fn last_marker(text: &str) -> Option<LastMarker> {
+    let markers = known(&REASONING_MARKERS).flat_map(|[open, close, _]| {
+        [(open, true), (close, false)].map(|(marker, is_open)| {
+            let at = text.rfind(marker)?;
+            Some((
+                (at, marker.len()),
+                LastMarker {
+                    is_open,
+                    open,
+                    close,
+                },
+            ))
+        })
+    });
+    let last = markers.flatten().max_by_key(|(order, _)| *order);
+    last.map(|(_, marker)| marker)
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.

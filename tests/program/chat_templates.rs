@@ -64,6 +64,67 @@ fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     assert_eq!(prompts[2]["prompt"], "Maya found a book. Can I have it?");
 }
 
+const DEFAULT: &str = "tokenizer.chat_template";
+const TOOL_USE: &str = "tokenizer.chat_template.tool_use";
+
+/// The texts of the prompts of `file`, as a model whose templates are these reads them.
+fn texts_with(session: &Session, templates: &[(&'static str, &str)], file: &str) -> Vec<String> {
+    let pairs = templates
+        .iter()
+        .map(|(key, template)| Pair::text(key, template));
+    let pairs: Vec<Pair> = pairs.collect();
+    session.write("chat.gguf", with_pairs(&session.read("@q2"), &pairs));
+    session.ok(&format!(
+        "-m chat.gguf -q --prompts {file} -w chat.gz --force"
+    ));
+    let texts = session.info("chat.gz --prompts --model chat.gguf")["prompt_texts"].take();
+    let texts = texts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|text| text["prompt"].as_str().unwrap());
+    texts
+        .map(|text| text.trim_start_matches("<s>").trim().to_owned())
+        .collect()
+}
+
+#[test]
+fn prompts_with_tools_get_the_template_that_is_named_for_them() {
+    let session = Session::new();
+    let tool = json!({"type": "function", "function": {"name": "look"}});
+    let lines = [
+        json!({"prompt": "a cat"}),
+        json!({"prompt": "a dog", "tools": [tool]}),
+        json!({"prompt": "a fox", "tools": []}),
+    ];
+    session.write("tools.jsonl", lines.map(|line| line.to_string()).join("\n"));
+    let plain = "say {{ messages[0].content }}";
+    let with_tools = "{% for tool in tools %}use {{ tool.function.name }}, {% endfor %}{{ messages[0].content }}";
+    let named = [(DEFAULT, plain), (TOOL_USE, with_tools)];
+    let texts = texts_with(&session, &named, "tools.jsonl");
+    assert_eq!(texts, ["say a cat", "use look, a dog", "say a fox"]);
+    let variables = |i: usize| {
+        session.header("chat.gz").prompts.unwrap()[i]
+            .variables
+            .is_empty()
+    };
+    assert!(!variables(1) && variables(2));
+    // It is the only one, or beside a name.
+    for named in [&named[1..], &[(DEFAULT, "chatml"), (TOOL_USE, with_tools)]] {
+        let texts = texts_with(&session, named, "tools.jsonl");
+        assert_eq!(texts, ["a cat", "use look, a dog", "a fox"]);
+    }
+    let texts = texts_with(&session, &[(DEFAULT, "chatml")], "tools.jsonl");
+    assert!(
+        texts[0].contains("im_start") && texts[0].contains("a cat"),
+        "{texts:?}"
+    );
+    // A template that prints no tools.
+    texts_with(&session, &[(DEFAULT, plain)], "@chats");
+    let run = session.ok("-m chat.gguf --prompts tools.jsonl -w chat.gz --force");
+    run.warns(&["1 prompt with tools that the chat template does not print"]);
+}
+
 #[test]
 fn a_template_from_a_file_replaces_the_models() {
     let session = Session::new();
@@ -75,7 +136,12 @@ fn a_template_from_a_file_replaces_the_models() {
     for (tokens, prompt) in session.tokens("a.gz").iter().zip(prompts) {
         assert_eq!(tokens.len(), prompt.n_tokens as usize);
     }
-    let what = ["prompts.jsonl: line 1", "not this one", "chat template:1"];
+    let what = [
+        "prompts.jsonl: 4 of 4 prompts",
+        "line 1, line 2",
+        "not this one",
+        "chat template:1",
+    ];
     session.fails(&format!("{line} -w b.gz"), 1, &what);
 
     // A model without one is one warning.

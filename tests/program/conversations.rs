@@ -168,6 +168,40 @@ fn what_the_assistant_says_is_scored() {
 }
 
 #[test]
+fn an_answer_ends_with_the_end_of_its_turn_though_the_template_writes_that_later() {
+    let session = Session::new();
+    let turn = "{{ message.role }}: {{ message.content }}";
+    // Written before the next message, and only where the model is asked.
+    for end in ["not loop.last", "not loop.last or add_generation_prompt"] {
+        let template = format!(
+            "{{% for message in messages %}}{turn}{{% if {end} %}}\n{{{{ eos_token }}}}\n{{% endif %}}{{% endfor %}}\
+             {{% if add_generation_prompt %}}assistant:{{% endif %}}"
+        );
+        session.write("chat.jinja", template);
+        let said = |role: &str, text: &str| json!({"role": role, "content": text});
+        let messages = [
+            said("user", "Who are you?"),
+            said("assistant", "A small cat."),
+            said("user", "Why?"),
+            said("assistant", "I do not know."),
+        ];
+        session.write("chat.jsonl", json!({"messages": messages}).to_string());
+        session.ok("-m @f16 -q --prompts chat.jsonl --chat-template-file chat.jinja --score answers -w ref.gz --force");
+        let (specs, texts) = (
+            session.specs("ref.gz"),
+            session.info("ref.gz --prompts --model @f16"),
+        );
+        for (i, answer) in [" A small cat.\n</s>", " I do not know.\n</s>"]
+            .iter()
+            .enumerate()
+        {
+            assert_eq!(specs[i].tokens.last(), Some(&2), "{end}");
+            assert_eq!(texts["prompt_texts"][i]["answer"], **answer, "{end}");
+        }
+    }
+}
+
+#[test]
 fn the_model_answers_each_message_of_the_user_in_turn() {
     let session = Session::new();
     session.write("chat.jinja", TURNS);

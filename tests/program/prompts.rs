@@ -270,6 +270,23 @@ fn every_error_is_one_line_with_the_prompts_line() {
         long.txt --chat-template-file broken.jinja => broken.jinja | syntax error
         long.txt --chat-template-file wrong.jinja => line 1 | chat template:3"#;
     session.fails_each(1, "-m @f16 -w ref.gz -q --prompts", cases);
+    // All that are refused are named at once, and so are all mistakes of a file.
+    let refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}";
+    session.write("refuses.jinja", refusal);
+    let said =
+        |role: &str| format!(r#"{{"messages": [{{"role": "{role}", "content": "a dog"}}]}}"#);
+    let lines = ["user", "system", "user", "system"].map(said);
+    session.write("refused.jsonl", lines.join("\n"));
+    let broken = [&*lines[0], "{\"prompt\": 7}", "{}", &*lines[0]];
+    session.write("broken.jsonl", broken.join("\n"));
+    let cases = "
+        refused.jsonl => refused.jsonl: 2 of 4 prompts | leave them out | line 2, line 4: the chat template refuses it: | no system
+        broken.jsonl => broken.jsonl: 2 of 4 prompts | line 2: prompt is not a string | line 3: neither prompt nor messages";
+    session.fails_each(
+        1,
+        "-m @f16 -w ref.gz -q --chat-template-file refuses.jinja --prompts",
+        cases,
+    );
     // A prompt of one token is enough if tokens are generated after it.
     write(&session, "one.gz", "nothing.jsonl --generate 1");
 }

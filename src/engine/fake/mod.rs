@@ -197,7 +197,9 @@ impl FakeEngine {
                 bos_token: Some(0),
                 add_bos: self.add_bos,
                 bos_and_eos_text: Default::default(),
+                add_eos: false,
                 chat_template: None,
+                tool_use_template: None,
                 options: ModelOptions {
                     n_gpu_layers: GpuLayers::default(),
                     ..options.clone()

@@ -325,7 +325,9 @@ fn facts(
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),
         bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
+        add_eos: vocab.should_add_eos(),
         chat_template: model.meta_val_str("tokenizer.chat_template").ok(),
+        tool_use_template: model.meta_val_str("tokenizer.chat_template.tool_use").ok(),
         is_offloaded: options.n_gpu_layers == GpuLayers::Count(n_layers)
             && !options.all_overrides().iter().any(on_cpu)
             && !options.no_kv_offload,

@@ -56,10 +56,14 @@ fn the_answers_are_those_that_transformers_finds() {
             assert!(indices.iter().eq(wanted.iter().map(|of| &of.index)));
             for of in wanted {
                 let what = format!("{name}: {conversation}: {}", of.index);
-                let (prompt, answer) = chat.answer(of.index).unwrap();
-                assert_eq!(answer, format!("{}{}", of.answer, of.rest), "{what}");
+                let given = chat.answer(of.index).unwrap();
+                assert_eq!(
+                    (given.text, given.rest),
+                    (of.answer.clone(), of.rest.clone()),
+                    "{what}"
+                );
                 // An answer without a thought does not follow the mark that opens one.
-                let left = of.prompt.strip_prefix(&prompt).expect(&what);
+                let left = of.prompt.strip_prefix(&given.prompt).expect(&what);
                 let is_without = name == "thoughts" && left == "<think>\n";
                 assert!(left.is_empty() || is_without, "{what}: {left:?}");
                 let whole = chat.prompt(of.index).unwrap();
@@ -99,24 +103,107 @@ fn template_of(user: &str, of_assistant: &str, asks: &str) -> Rc<ChatTemplate> {
 }
 
 #[test]
-fn a_mark_or_a_word_that_is_shared_by_chance_is_not_shared() {
+fn an_answer_follows_what_the_model_sees() {
     let table = r#"
+        # A mark that an answer shares by chance with what the prompt ends with.
         ASK<think>⏎¶ ¦ "content":"<b>" ¦ [assistant]{{ m.content }} ¦ [assistant] ¦ <b>
-        # As Solar's, whose prompt may have an empty thought.
-        ASK<|think|><|end|>¶ ¦ "content":"b" ¦ [assistant]<|content|>{{ m.content }} ¦ [assistant] ¦ <|content|>b
-        # As Apriel's, whose prompt begins with words.
-        ASK⏎Here are my steps:⏎¶ ¦ "content":"b","thinking":"Here we go." ¦ [assistant]⏎{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }} ¦ [assistant]⏎ ¦ Here we go.[FINAL]b
-        # As Command R7B's, which always asks, and opens and ends a thought.
-        [assistant]<|START_THINKING|><|END_THINKING|> ¦ "content":"b" ¦ [assistant]<|START_RESPONSE|>{{ m.content }} ¦ [assistant] ¦ <|START_RESPONSE|>b[assistant]<|START_THINKING|><|END_THINKING|>
-        # The user's text ends with what could be a mark.
-        ASK¶ ¦ "content":"b" ¦ : {{ m.content }} ¦ ¦ : b"#;
+        # An empty thought that the model sees, as Solar's and Command R7B's; the latter always asks.
+        ASK<|think|><|end|>¶ ¦ "content":"b" ¦ [assistant]<|content|>{{ m.content }} ¦ [assistant]<|think|><|end|> ¦ <|content|>b
+        [assistant]<|START_THINKING|><|END_THINKING|> ¦ "content":"b" ¦ [assistant]<|START_RESPONSE|>{{ m.content }} ¦ [assistant]<|START_THINKING|><|END_THINKING|> ¦ <|START_RESPONSE|>b[assistant]<|START_THINKING|><|END_THINKING|>
+        # Words before a thought, known ones and others; the answer begins with one of them by chance.
+        ASK⏎Here are my reasoning steps:⏎¶ ¦ "content":"b","thinking":"Why." ¦ [assistant]⏎{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }} ¦ [assistant]⏎Here are my reasoning steps:⏎ ¦ Why.[FINAL]b
+        ASK⏎Here are my steps:⏎¶ ¦ "content":"b","thinking":"Here we go." ¦ [assistant]⏎{% if m.thinking %}{{ m.thinking }}[FINAL]{% endif %}{{ m.content }} ¦ [assistant]⏎Here are my steps:⏎ ¦ Here we go.[FINAL]b
+        # The same without a thought.
+        ASK⏎Here are my reasoning steps:⏎¶ ¦ "content":"b" ¦ [assistant]⏎{{ m.content }} ¦ [assistant]⏎ ¦ b
+        # Blanks that only the prompt has, around the header and in it.
+        {% if add_generation_prompt %}{{ '⏎' }}[assistant]⏎⏎¶ ¦ "content":"b" ¦ [assistant]⏎⏎{{ m.content }}⏎[end] ¦ ⏎[assistant]⏎⏎ ¦ b⏎[end]
+        ASK⏎¶ ¦ "content":" b" ¦ [assistant]{{ m.content }} ¦ [assistant]⏎ ¦  b
+        ASK<think>⏎¶ ¦ "content":"b","thinking":"why" ¦ [assistant]<think>{{ m.thinking }}</think>{{ m.content }} ¦ [assistant]<think>⏎ ¦ why</think>b
+        # The model itself ends the thought that the prompt opens.
+        ASK<think>¶ ¦ "content":"b" ¦ [assistant]</think>{{ m.content }} ¦ [assistant]<think> ¦ </think>b
+        ASK<think>⏎¶ ¦ "content":"why</think>b" ¦ [assistant]{{ m.content }} ¦ [assistant]<think>⏎ ¦ why</think>b
+        # A thought cannot follow an empty one.
+        ASK<think>⏎⏎</think>⏎⏎¶ ¦ "content":"b","thinking":"why" ¦ [assistant]<think>⏎{{ m.thinking }}⏎</think>⏎⏎{{ m.content }} ¦ [assistant]<think>⏎ ¦ why⏎</think>⏎⏎b
+        ASK<think></think>¶ ¦ "content":"b","thinking":"why" ¦ [assistant]{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }} ¦ [assistant] ¦ <think>why</think>b
+        # Tags before the header, after it, and around less than the turn.
+        ASK<think>⏎¶ ¦ "content":"b" ¦ {% generation %}[assistant]{{ m.content }}[end]{% endgeneration %} ¦ [assistant] ¦ b[end]
+        {# #} ¦ "content":"b" ¦ [assistant]{% generation %}{{ m.content }}{% endgeneration %}[end] ¦ [assistant] ¦ b"#;
     for [asks, message, of_assistant, prompt, answer] in rows(table) {
         let template = template_of("", &of_assistant, &asks);
         let user = r#"{"role":"user","content":"1 <2"}"#;
         let messages = format!(r#"[{user},{{"role":"assistant",{message}}}]"#);
         let (chat, _) = chat(&template, &messages);
         let got = chat.answer(1).unwrap();
-        assert_eq!(got, (format!("1 <2{prompt}"), answer), "{asks}");
+        let wanted = (format!("1 <2{prompt}"), answer);
+        assert_eq!((got.prompt, got.text), wanted, "{asks}: {of_assistant}");
+    }
+}
+
+#[test]
+fn the_messages_before_may_change_once_they_are_answered() {
+    // As Mistral's: what the system says is in the user's last message.
+    let system = "{% if loop.last %}Be brief. {% endif %}";
+    let user = format!("[INST]{system}");
+    let template = template_of(&user, "[/INST] {{ m.content }}</s>", "[/INST]");
+    let messages = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+    let (of_system, _) = chat(&template, messages);
+    let got = of_system.answer(1).unwrap();
+    assert_eq!(
+        (&*got.prompt, &*got.text),
+        ("[INST]Be brief. a[/INST]", " b</s>[/INST]")
+    );
+    // And a thought that only the prompt opens.
+    let asks = "{% if add_generation_prompt %}<bot><think>\n{% endif %}";
+    let template = template_of(&user, "<bot>{{ m.content }}</s>", asks);
+    let (of_thought, _) = chat(&template, messages);
+    let got = of_thought.answer(1).unwrap();
+    assert_eq!(
+        (&*got.prompt, &*got.text),
+        ("[INST]Be brief. a<bot>", "b</s>")
+    );
+}
+
+#[test]
+fn an_answer_in_parts_is_that_of_its_text() {
+    let text = "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}";
+    let source = format!(
+        "{{% for m in messages %}}{{% if m.role == 'user' %}}[user]{text}{{% else %}}[bot]<|START_RESPONSE|>{text}</s>{{% endif %}}{{% endfor %}}[bot]<|START_THINKING|><|END_THINKING|>"
+    );
+    let template = template(&source);
+    let as_text = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+    let as_parts = r#"[{"role":"user","content":[{"type":"text","text":"a"}]},
+        {"role":"assistant","content":[{"type":"text","text":"b"}]}]"#;
+    for messages in [as_text, as_parts] {
+        let got = chat(&template, messages).0.answer(1).unwrap();
+        assert_eq!(got.prompt, "[user]a[bot]<|START_THINKING|><|END_THINKING|>");
+        assert!(
+            got.text.starts_with("<|START_RESPONSE|>b</s>"),
+            "{}",
+            got.text
+        );
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_told_apart_is_refused() {
+    for (asks, of_assistant) in [
+        // Other headers where the model is asked.
+        ("[assistant]", ": {{ m.content }}"),
+        ("[assistant]", "[assistant, last]{{ m.content }}"),
+        ("[BOT]", "[assistant]{{ m.content }}"),
+    ] {
+        let asks = format!("{{% if add_generation_prompt %}}{asks}{{% endif %}}");
+        let template = template_of("", of_assistant, &asks);
+        let messages = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+        let error = chat(&template, messages)
+            .0
+            .answer(1)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("cannot tell where the answer in message 2 begins"),
+            "{error}"
+        );
     }
 }
 
@@ -178,7 +265,7 @@ fn an_answer_becomes_a_message_of_the_conversation() {
     let answer =
         "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>c";
     of_channels.insert(1, "", answer);
-    let last = of_channels.answer(1).unwrap().1;
+    let last = of_channels.answer(1).unwrap().text;
     assert_eq!(last, format!("{answer}<|return|>"));
     let text = of_channels.prompt(3).unwrap();
     assert!(

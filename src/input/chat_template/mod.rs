@@ -4,6 +4,7 @@
 //! Templates are Jinja, written for Python's jinja2 as Hugging Face's transformers configures it. A
 //! template comes with a model from anywhere, so what it may use is limited (`renderer`).
 
+mod generation_tags;
 mod messages;
 mod python;
 mod renderer;
@@ -12,6 +13,7 @@ mod source;
 mod values;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use kl_formats::{Variables, hex};
 use minijinja::Error;
@@ -126,11 +128,26 @@ impl ChatTemplate {
         values: &TemplateValues,
         asks: bool,
     ) -> Result<String, TemplateError> {
-        self.renderer.render(&Conversation {
+        Ok(self.render_marked(messages, values, asks)?.0)
+    }
+
+    /// Renders messages as [`Self::render`] does, and returns with the text the ranges of bytes that the
+    /// template marks as the assistant's words, by `{% generation %}`; none if it has no such tags.
+    ///
+    /// # Errors
+    /// Those of [`Self::render`].
+    pub fn render_marked(
+        &self,
+        messages: &[Message],
+        values: &TemplateValues,
+        asks: bool,
+    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+        let marked = self.renderer.render(&Conversation {
             messages: messages.into(),
             values: Cow::Borrowed(values),
             asks,
-        })
+        })?;
+        Ok(generation_tags::without_marks(marked))
     }
 }
 

@@ -28,12 +28,6 @@ impl Message {
         Self(object.unwrap_or_else(|_| RawValue::NULL.to_owned()))
     }
 
-    /// The content, if it is a string.
-    pub fn content(&self) -> Option<String> {
-        let fields: BTreeMap<String, &RawValue> = serde_json::from_str(self.0.get()).ok()?;
-        serde_json::from_str(fields.get("content")?.get()).ok()
-    }
-
     /// The object in JSON.
     pub fn json(&self) -> &RawValue {
         &self.0
