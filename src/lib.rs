@@ -12,6 +12,7 @@ pub mod input;
 mod lock;
 pub mod pipeline;
 pub mod report;
+mod threads;
 mod whole_file;
 
 pub use kl_stats::{recipe, score, stats};

@@ -47,6 +47,7 @@ use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
+use crate::threads;
 use args::{Command, InfoArgs};
 use results::{Form, Results};
 use terminal::{Terminal, view};
@@ -75,6 +76,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         None => {}
     }
     let ran = Invocation::read(&args).and_then(|mut call| {
+        threads::start_pool(default_threads() as usize);
         // A call that is refused asks no hub.
         let (quants, discard) = (&call.quants, call.discard);
         names::check(&args, quants, discard).map_err(wrong_usage)?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::report::number::{bytes, duration, kld, printable};
+use crate::threads;
 
 /// The time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -59,7 +60,10 @@ fn bar(label: &str, n: Option<u64>) -> ProgressBar {
     };
     // The templates are constants; a bad one would fall back to indicatif's own style.
     let style = ProgressStyle::with_template(template);
-    bar.enable_steady_tick(TICK);
+    // Its thread would panic where the system allows none.
+    if threads::allowed(1) > 0 {
+        bar.enable_steady_tick(TICK);
+    }
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         .with_prefix(label.to_owned())
         .with_finish(ProgressFinish::AndClear)

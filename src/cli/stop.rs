@@ -14,9 +14,14 @@ use std::time::Duration;
 
 use crate::commands::output::remove_partial_files;
 use crate::engine::servers;
+use crate::threads;
 
 /// The time that a run with servers may take to stop after the first signal.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Threads of the smallest run beside the first: one that decodes, and one that reads or writes; and one to listen.
+#[cfg(unix)]
+const N_FOR_WORK: usize = 3;
 
 /// The signal that asked to stop; 0 before that.
 static ASKED: AtomicI32 = AtomicI32::new(0);
@@ -77,8 +82,8 @@ fn on_signal(signal: i32) {
         "kl: stopping after this decode call, or in {} s if {servers} does not answer by then; press Ctrl-C again to stop at once",
         PATIENCE.as_secs()
     );
-    // This thread listens for the next signal.
-    thread::spawn(move || {
+    // This thread listens for the next signal. Without another one, that has to come.
+    let _ = threads::spawn(move || {
         thread::sleep(PATIENCE);
         if !UNDER_WAY.load(Ordering::Relaxed) {
             return;
@@ -97,6 +102,10 @@ pub fn listen() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     // With this signal caught, a file that reaches a size limit fails like one on a full disk.
     let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
+    // Where the system allows few threads, they are for the work.
+    if threads::allowed(N_FOR_WORK) < N_FOR_WORK {
+        return;
+    }
     let ignored = ignored_signals();
     let wanted = [SIGINT, SIGTERM, SIGHUP]
         .into_iter()

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
 use crate::hub::{Hub, HubFile, HubStep, total_bytes};
+use crate::threads;
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -119,7 +120,7 @@ impl Shelf {
         thread::scope(|scope| {
             // Where files are discarded, each is begun once the one before is taken.
             let (sender, loaded) = sync_channel(if discard { 0 } else { paths.len() });
-            scope.spawn(|| {
+            let load_all = || {
                 let sender = sender;
                 for path in paths {
                     if sender
@@ -129,7 +130,17 @@ impl Shelf {
                         break;
                     }
                 }
-            });
+            };
+            let loaded = match threads::spawn_scoped(scope, None, load_all) {
+                Err(cause) if !paths.is_empty() => {
+                    let (sender, loaded) = sync_channel(paths.len());
+                    for _ in paths {
+                        let _ = sender.send(Err(cause.clone().into()));
+                    }
+                    loaded
+                }
+                _ => loaded,
+            };
             let mut arrivals = Arrivals {
                 shelf: self,
                 watch,

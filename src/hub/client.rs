@@ -9,6 +9,7 @@ use ureq::{Agent, Body, BodyReader, http::Response};
 
 use super::address::{host, redirected, secret};
 use super::{HubFault, shortened};
+use crate::threads;
 
 const PARTIAL_CONTENT: u16 = 206;
 const RANGE_NOT_SATISFIABLE: u16 = 416;
@@ -98,6 +99,8 @@ impl Client {
     /// The answer to a request, after redirects. The token is sent to the hub alone.
     fn get(&self, repository: &str, path: &str, from: u64) -> Result<HubAnswer, HubFault> {
         const MAX_REDIRECTS: usize = 10;
+        // Names are resolved on a thread, whose start would panic.
+        threads::one_more().map_err(anyhow::Error::from)?;
         let mut url = format!("{}{path}", self.endpoint);
         for _ in 0..MAX_REDIRECTS {
             let mut request = self.agent.get(&url);

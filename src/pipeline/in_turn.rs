@@ -12,6 +12,7 @@ use kl_formats::WindowSpec;
 use super::timing::{DeviceClock, Timing, core_wait};
 use super::{Error, Step, locked};
 use crate::engine::Decoder;
+use crate::threads;
 
 /// A source of rows of logits, one window at a time: a model's context, or a file.
 pub trait LogitSource {
@@ -176,15 +177,24 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
         timing.core_wait = core_wait();
         Ok::<_, Error>(timing)
     };
+    let run = &run;
     let (reported, ended) = std::thread::scope(|scope| {
         let (sender, reports) = sync_channel(2 * n);
         let senders = std::iter::repeat_n(sender, n);
-        let workers: Vec<_> = senders.map(|to| scope.spawn(|| run(to))).collect();
+        let mut workers = Vec::new();
+        for to in senders {
+            match threads::spawn_scoped(scope, None, move || run(to)) {
+                Ok(worker) => workers.push(worker),
+                Err(cause) if workers.is_empty() => return Err(cause),
+                // The others do its work.
+                Err(_) => break,
+            }
+        }
         // On an error, the receiver is dropped, and the others stop at their next report.
         let reported = in_order(reports, on_step);
         let ended = workers.into_iter().map(|worker| worker.join());
-        (reported, ended.collect::<Result<Vec<_>, _>>())
-    });
+        Ok((reported, ended.collect::<Result<Vec<_>, _>>()))
+    })?;
     if !matches!(reported, Err(Error::Enough)) {
         reported?;
     }

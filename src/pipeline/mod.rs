@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::engine::EngineError;
 use crate::lock::locked;
+use crate::threads::NoThread;
 
 /// Why a run stopped.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,9 @@ pub enum Error {
     /// A worker thread panicked: a defect of this program.
     #[error("internal error: a worker stopped before its work was done")]
     WorkerLost,
+    /// The system allows no further thread.
+    #[error(transparent)]
+    NoThread(#[from] NoThread),
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -106,7 +106,7 @@ impl<'h> ReferenceRows<'h> {
         let path = reference.path().display().to_string();
         rows.origin = match reference.into_rows() {
             Rows::Blocks(blocks) => Origin::Blocks(blocks),
-            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, rows.n_vocab))),
+            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, rows.n_vocab)?)),
             Rows::Model(windows) => Origin::Model(windows),
             Rows::States(file, states) => {
                 let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::window_rows::{UseRow, WindowRows, use_all};
 use super::{Error, depth};
+use crate::threads;
 
 /// A part of a stream: a window that begins, or rows of the one that began last, in order.
 enum StreamPart {
@@ -35,10 +36,13 @@ pub(super) struct Stream {
 
 impl Stream {
     /// A stream of all windows, whose rows have `n_vocab` entries.
-    pub(super) fn new(mut reader: Box<dyn ReadStream>, n_vocab: usize) -> Self {
+    ///
+    /// # Errors
+    /// If the system allows no thread to read it.
+    pub(super) fn new(mut reader: Box<dyn ReadStream>, n_vocab: usize) -> Result<Self, Error> {
         let rows_per_block = rows_per_piece(RowLayout::F32, n_vocab as u32) as usize;
         let (sender, parts) = sync_channel::<Sent>(depth());
-        std::thread::spawn(move || {
+        threads::spawn(move || {
             let mut is_open = false;
             let mut next = || -> Sent {
                 if is_open && let Some(block) = reader.next_rows(rows_per_block)? {
@@ -55,14 +59,14 @@ impl Stream {
                     return;
                 }
             }
-        });
-        Self {
+        })?;
+        Ok(Self {
             parts,
             max_rows: u64::MAX,
             peeked: None,
             rows: VecDeque::new(),
             used: 0,
-        }
+        })
     }
 
     fn next_part(&mut self) -> Result<Option<StreamPart>, Error> {

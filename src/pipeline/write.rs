@@ -18,6 +18,7 @@ use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
 use super::timing::Timing;
 use super::{Error, NotFinite, Pool, Step, depth, locked};
 use crate::score::has_softmax;
+use crate::threads;
 
 /// A reference that was written.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<WrittenWindow<'_>>) -> Result<(), Error>,
 ) -> Result<FinishedOutput<W>, Error> {
-    let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1));
+    let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1))?;
     let device = sources.device.clone();
     let mut forms = RowForms::default();
     let left = Mutex::new(windows.iter());
@@ -122,12 +123,15 @@ struct OpenOutput<'w> {
 impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// Starts a thread that appends to `writer` the windows that `n_threads` threads encode, each with
     /// up to `n_windows` begun.
-    fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Self {
+    ///
+    /// # Errors
+    /// If the system allows no thread.
+    fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Result<Self, Error> {
         let format = writer.window_format();
         let (lanes, windows) = sync_channel::<Lane>(n_threads * n_windows);
         let memory = Pool::default();
         let written = memory.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = threads::spawn(move || {
             for piece in windows.into_iter().flatten() {
                 // One that is lost ends the file: its job panicked, and has printed so.
                 let Ok(piece) = piece.recv() else { break };
@@ -136,7 +140,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
                 }
             }
             writer.finish()
-        });
+        })?;
         let lane_depth = match n_threads {
             0 | 1 => depth(),
             _ => {
@@ -144,13 +148,13 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
                 depth().max(bytes / format.piece_bytes().max(1))
             }
         };
-        Self {
+        Ok(Self {
             format,
             lanes,
             lane_depth,
             thread,
             memory,
-        }
+        })
     }
 
     /// Begins the next window. Its rows are written once all windows before it are whole.

@@ -19,6 +19,8 @@ mod devices;
 #[cfg(unix)]
 mod docs;
 mod evaluate;
+#[cfg(unix)]
+mod few_threads;
 mod folders;
 mod gate;
 mod generate;

@@ -16,6 +16,7 @@ use super::log::{errors_with_advice, last_log_errors};
 use super::params::context_params;
 use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
+use crate::threads;
 
 unsafe extern "C" {
     /// Counts the memory of a context, in `memory.cpp`.
@@ -100,6 +101,7 @@ impl<'m> Context<'m> {
         options: &ContextOptions,
         watch: Option<Arc<Mutex<dyn GraphWatch>>>,
     ) -> Result<Self, EngineError> {
+        check_threads(options.threads)?;
         let mut params = context_params(options, &model.facts.options);
         let watch = watch.map(Box::new);
         if let Some(watch) = &watch {
@@ -225,6 +227,16 @@ impl Drop for Context<'_> {
             unsafe { sys::llama_free(context.as_ptr()) }
         }
     }
+}
+
+/// Checks that the system allows the threads that decode, without which ggml would end the process.
+pub(super) fn check_threads(threads: u32) -> Result<(), EngineError> {
+    let others = threads.saturating_sub(1) as usize;
+    let n = threads::allowed(others);
+    if n < others {
+        return Err(EngineError::Setup(threads::too_few(threads, n + 1)));
+    }
+    Ok(())
 }
 
 /// Shows a tensor: llama.cpp asks first whether it is wanted, and calls again when it is computed.

@@ -9,6 +9,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::backends::TURN;
+use super::context::check_threads;
 use super::device::{BufferType, GgmlDevice};
 use super::ggml::{Arena, MatrixShape, ModelTensor, Owned, Scheduler};
 use super::log::last_log_errors;
@@ -55,6 +56,7 @@ impl<'m> HeadProduct<'m> {
         threads: u32,
         model: Option<&'m LlamaCppModel<'m>>,
     ) -> Result<Self, EngineError> {
+        check_threads(threads)?;
         let matrix = matrix(states)?;
         let name = &states.head.type_name;
         let place = place(matrix, model)

@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock};
 use llama_cpp_sys_2 as sys;
 
 use crate::lock::locked;
+use crate::threads;
 
 /// The number of the log's last errors that are kept.
 const KEPT_ERRORS: usize = 4;
@@ -165,6 +166,9 @@ unsafe extern "C" fn aborted(message: *const c_char) {
     }
 }
 
+/// The source file and the failed assertion where ggml starts its threads (`ggml_threadpool_new_impl`).
+const THREADS_OF_POOL: (&str, &str) = ("ggml-cpu.c", "GGML_ASSERT(rc == 0)");
+
 /// Explains in one line what went wrong and what to do. `loading`: the model that is being loaded.
 /// `servers`: those that are connected.
 fn explain(message: &str, loading: Option<&str>, servers: &str) -> String {
@@ -174,6 +178,13 @@ fn explain(message: &str, loading: Option<&str>, servers: &str) -> String {
     let source = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let what = [source, rest].join(if source.is_empty() { "" } else { ": " });
     match loading {
+        // A thread of its pool could not be started.
+        _ if source.starts_with(THREADS_OF_POOL.0) && rest.contains(THREADS_OF_POOL.1) => {
+            format!(
+                "ggml cannot start the threads that decode ({what}): use --threads 1, or {}",
+                threads::ADVICE
+            )
+        }
         _ if source.starts_with("ggml-rpc") => format!(
             "the connection to a server is lost ({what}): see whether {servers} still runs, start it again if not, and repeat the call with --resume"
         ),
@@ -197,6 +208,14 @@ mod tests {
         let start = "llama.cpp cannot continue (ggml.c:42: GGML_ASSERT(a == b) failed): ";
         assert!(line.starts_with(start), "{line}");
         assert!(explain("", None, "").starts_with("llama.cpp cannot continue ()"));
+    }
+
+    #[test]
+    fn threads_that_cannot_be_started_are_named() {
+        let message = "/ggml/src/ggml-cpu/ggml-cpu.c:3369: GGML_ASSERT(rc == 0) failed";
+        let line = explain(message, Some("m.gguf"), "");
+        assert!(line.contains("use --threads 1"), "{line}");
+        assert!(!line.contains("--device"), "{line}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::log::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
 use crate::engine::quantizer::{file_kind, n_dims, refusal};
 use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
+use crate::threads;
 
 /// Writes the file, after a check of all that the quantizer would abort on.
 ///
@@ -41,7 +42,9 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     let overrides: Vec<_> = listed.collect();
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
-    params.nthread = i32::try_from(quantization.threads).unwrap_or(i32::MAX);
+    // The number of threads changes nothing in the file.
+    let others = threads::allowed(quantization.threads.saturating_sub(1) as usize);
+    params.nthread = i32::try_from(others + 1).unwrap_or(i32::MAX);
     params.ftype = file_kind(&tensors, mixture).id as _;
     // `check` lets no type but q8_0 be quantized again.
     params.allow_requantize = true;

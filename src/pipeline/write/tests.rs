@@ -20,7 +20,7 @@ fn pieces_wait_in_their_lane_until_earlier_windows_are_whole() {
         let mut header = Header::new(&about, Encoding::F32, &windows);
         header.rows_per_piece = 1;
         let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();
-        let mut writer = ParallelWriter::start(writer, 2, 1);
+        let mut writer = ParallelWriter::start(writer, 2, 1).unwrap();
         // Less than a window has.
         writer.lane_depth = 2;
         let mut first = writer.begin(&windows[0]).unwrap();
