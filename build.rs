@@ -1,10 +1,10 @@
-//! Compiles the one function of C++ that `kl` adds to llama.cpp's bindings.
+//! Compiles the functions of C++ that `kl` adds to llama.cpp's bindings.
 
 fn main() {
-    const SOURCE: &str = "src/engine/llama_cpp/memory.cpp";
+    const SOURCE: &str = "src/engine/llama_cpp/shim.cpp";
     println!("cargo::rerun-if-changed={SOURCE}");
     // The bindings link the library of C++.
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").cpp_link_stdlib(None);
-    build.file(SOURCE).compile("kl_memory");
+    build.file(SOURCE).compile("kl_shim");
 }

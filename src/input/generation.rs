@@ -48,7 +48,11 @@ impl Dialogue {
         let conversation = self.conversation.as_mut();
         match conversation.and_then(|of| of.next(&said)) {
             None => Ok(None),
-            Some(Ok(text)) => Ok(Some(Ok(with_bos(model, model.tokenize(&text, true)?).0))),
+            Some(Ok(text)) => {
+                let tokens = model.tokenize(&text, true);
+                let tokens = tokens.with_context(|| self.line.clone())?;
+                Ok(Some(Ok(with_bos(model, tokens).0)))
+            }
             Some(Err(error)) => Ok(Some(Err(format!(
                 "the chat template refuses the conversation with the model's answers: {error}"
             )))),
@@ -58,7 +62,7 @@ impl Dialogue {
     /// Adds the token that a row gives to the answer.
     fn push(&mut self, row: &[f32], model: &impl Model) -> Result<()> {
         let token = match &mut self.sampler {
-            Some(sampler) => sampler.choose(row),
+            Some(sampler) => sampler.choose(row)?,
             None => top_token(row),
         };
         self.tokens.push(token.with_context(|| {
@@ -225,7 +229,8 @@ impl<'a, M: Model> Answering<'a, M> {
             of.tokens.truncate(of.n_prompt);
         }
         let sampling = self.sampling.as_ref();
-        of.sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
+        let sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
+        of.sampler = sampler.transpose()?;
         self.decoder.forget(sequence)?;
         for start in (0..of.n_prompt).step_by(self.n_batch()) {
             let end = of.n_prompt.min(start + self.n_batch());

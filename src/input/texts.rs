@@ -5,7 +5,7 @@ use std::io;
 use std::iter::repeat_n;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, map};
 use sha2::{Digest, Sha256};
 
@@ -124,7 +124,8 @@ pub(super) fn plan<M: Model>(
     let (mut all, mut identities, mut groups) = (Plan::default(), Vec::new(), Vec::new());
     for (named, text) in source.text_path.iter().zip(raw.texts) {
         let shown = named.path.display();
-        let tokens = model.tokenize(&text.text, source.parse_special)?;
+        let tokens = model.tokenize(&text.text, source.parse_special);
+        let tokens = tokens.with_context(|| shown.to_string())?;
         if tokens.len() < 2 {
             bail!("{shown}: has fewer than two tokens: use a longer text");
         }

@@ -35,6 +35,7 @@ mod inputs_kept;
 mod licences;
 mod links;
 mod llama_perplexity;
+mod long_runs;
 mod maps;
 mod mistakes;
 mod oracle;

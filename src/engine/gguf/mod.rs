@@ -270,10 +270,14 @@ impl Gguf {
     /// True if the tokenizer is a BPE and names no pre-tokenizer: llama.cpp then splits
     /// texts in a way that may not be the model's (`llama_vocab::impl::load` in `llama-vocab.cpp`).
     pub fn lacks_pre_tokenizer(&self) -> bool {
-        /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
+        self.is_bpe() && self.pre_tokenizer().is_none()
+    }
+
+    /// True if the tokenizer is a BPE that names its pre-tokenizer; Gemma 4's has its own.
+    pub fn is_bpe(&self) -> bool {
         const BPE: [&str; 3] = ["gpt2", "hybriddna", "whitespace"];
         let model = self.text("tokenizer.ggml.model");
-        model.is_some_and(|model| BPE.contains(&model)) && self.pre_tokenizer().is_none()
+        model.is_some_and(|model| BPE.contains(&model))
     }
 
     /// Returns the number of positions that have a learned vector, in gpt2, starcoder and some mpt

@@ -1,7 +1,7 @@
 //! Starts llama.cpp's backends, which are compiled in or libraries beside the program, and connects to
 //! servers with ggml's RPC backend (`ggml/src/ggml-rpc` in llama.cpp).
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Mutex;
@@ -11,6 +11,7 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_sys_2 as sys;
 
 use super::device::{RPC_BACKEND, function_of};
+use super::guard::{calls, guarded};
 use super::log::SERVERS;
 use crate::engine::EngineError;
 use crate::lock::locked;
@@ -26,6 +27,9 @@ pub(super) fn start() -> Result<LlamaBackend, String> {
     libraries::load()?;
     #[cfg(all(target_arch = "x86_64", not(feature = "dynamic-backends")))]
     check_cpu()?;
+    // The first call registers the backends that are compiled in.
+    // SAFETY: returns a number.
+    guarded(|| unsafe { calls::ggml_backend_reg_count() })?;
     LlamaBackend::init().map_err(|error| error.to_string())
 }
 
@@ -57,6 +61,7 @@ mod libraries {
 
     use crate::engine::DeviceKind;
     use crate::engine::llama_cpp::device::GgmlDevice;
+    use crate::engine::llama_cpp::guard::{calls, guarded};
     use crate::engine::llama_cpp::log::last_log_errors;
 
     /// The folder of the libraries if a package has put the program into the folder `bin` beside `lib`.
@@ -93,8 +98,9 @@ mod libraries {
 
     fn load_all(folder: &Path) {
         let path = c_path(folder);
-        // SAFETY: the path ends with a NUL byte. What is loaded came with the program.
-        unsafe { sys::ggml_backend_load_all_from_path(path.as_ptr()) };
+        // SAFETY: the path ends with a NUL byte. What is loaded came with the program. A library that throws is
+        // not loaded.
+        let _ = guarded(|| unsafe { calls::ggml_backend_load_all_from_path(path.as_ptr()) });
         // ggml silently skips what cannot be loaded, such as where the driver of a GPU is missing.
         // Loaded by itself, such a library leaves the reason in the log.
         let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -107,7 +113,7 @@ mod libraries {
             if backend.is_some_and(is_left_out) {
                 let path = c_path(&library);
                 // SAFETY: as above. The null that ggml returns then is not an error here.
-                unsafe { sys::ggml_backend_load(path.as_ptr()) };
+                let _ = guarded(|| unsafe { calls::ggml_backend_load(path.as_ptr()) });
             }
         }
         // These errors are not the reason for a later one.
@@ -134,9 +140,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
 const PROTOCOL: [u8; 2] = [7, 0];
 
-/// The type of `ggml_backend_rpc_add_server`.
-type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
-
 /// Locked while a graph is handed to servers, whichever model or head it belongs to. ggml notes the
 /// last graph of a device before it sends it (`ggml_backend_rpc_graph_compute`): if two threads do
 /// that at once, a server may repeat the wrong one.
@@ -152,9 +155,9 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     if locked(&SERVERS).iter().any(|known| known == endpoint) {
         return Ok(());
     }
-    let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
+    let function = function_of(RPC_BACKEND, calls::ADD_SERVER);
     // SAFETY: a function of this name has this type.
-    let found: Option<AddServer> = unsafe { std::mem::transmute(function) };
+    let found: Option<calls::AddServer> = unsafe { std::mem::transmute(function) };
     let missing = "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the environment";
     let add_server = found.ok_or_else(|| fails(missing.to_owned()))?;
     let addresses = resolve(endpoint).map_err(fails)?;
@@ -172,7 +175,7 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     // SAFETY: the function copies the name, and returns null or a registry that lives as long as the
     // process.
     unsafe {
-        let registry = add_server(name.as_ptr());
+        let registry = guarded(|| add_server(name.as_ptr())).map_err(fails)?;
         sys::ggml_backend_register(registry);
         if registry.is_null() {
             return Err(fails("the server has no device".to_owned()));

@@ -12,16 +12,12 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::ggml::Node;
-use super::log::{errors_with_advice, last_log_errors};
+use super::guard::{calls, guarded};
+use super::log::{errors_with_advice, last_log_errors, with_advice};
 use super::params::context_params;
 use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
 use crate::threads;
-
-unsafe extern "C" {
-    /// Counts the memory of a context, in `memory.cpp`.
-    fn kl_context_bytes(context: *const sys::llama_context, computes: bool) -> u64;
-}
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait GraphWatch: Send {
@@ -112,12 +108,17 @@ impl<'m> Context<'m> {
         // Cargo.toml pins. The model outlives the context, and so does what the callback points to.
         // llama.cpp changes the model only for another scale of RoPE than its own, which is not set
         // here; so contexts may be created while others decode.
-        let inner = unsafe {
+        let created = guarded(|| unsafe {
             let model = *(&raw const model.inner).cast::<*mut sys::llama_model>();
-            sys::llama_init_from_model(model, params)
+            calls::llama_init_from_model(model, params)
+        });
+        let inner = match created.map(NonNull::new) {
+            Ok(Some(context)) => Ok(context),
+            Ok(None) => Err(errors_with_advice()),
+            Err(exception) => Err(with_advice(exception)),
         };
-        let inner = NonNull::new(inner).ok_or_else(|| {
-            let (n_ctx, reason) = (options.n_ctx, errors_with_advice());
+        let inner = inner.map_err(|reason| {
+            let n_ctx = options.n_ctx;
             model.fault(format!(
                 "llama.cpp could not create a context of {n_ctx} tokens: {reason}"
             ))
@@ -131,33 +132,42 @@ impl<'m> Context<'m> {
     }
 
     /// Forgets all tokens.
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) -> Result<(), EngineError> {
         // SAFETY: the context is valid, and so is its memory.
-        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.inner.as_ptr()), true) }
+        let cleared = guarded(|| unsafe {
+            calls::llama_memory_clear(sys::llama_get_memory(self.inner.as_ptr()), true);
+        });
+        cleared.map_err(|exception| {
+            let what = format!("llama.cpp cannot forget a context's tokens: {exception}");
+            self.model.fault(what)
+        })
     }
 
     /// Forgets the tokens of one sequence from this position on. A recurrent memory can only forget all
     /// of them.
     pub(super) fn forget(&mut self, sequence: usize, from: usize) -> Result<(), EngineError> {
         // SAFETY: the context is valid, and so is its memory.
-        let has_forgotten = unsafe {
+        let has_forgotten = guarded(|| unsafe {
             let memory = sys::llama_get_memory(self.inner.as_ptr());
-            sys::llama_memory_seq_rm(memory, sequence as _, from as _, -1)
+            calls::llama_memory_seq_rm(memory, sequence as _, from as _, -1)
+        });
+        let reason = match has_forgotten {
+            Ok(true) => return Ok(()),
+            Ok(false) => String::new(),
+            Err(exception) => format!(": {exception}"),
         };
-        if has_forgotten {
-            return Ok(());
-        }
         Err(self.model.fault(format!(
-            "llama.cpp cannot forget the tokens of sequence {sequence} from position {from} on"
+            "llama.cpp cannot forget the tokens of sequence {sequence} from position {from} on{reason}"
         )))
     }
 
     /// Bytes in which the context keeps the tokens that it has decoded: its KV cache, and the states of
     /// recurrent layers. With `computes`, its buffers for a physical batch count too.
     pub(super) fn bytes(&self, computes: bool) -> u64 {
-        // SAFETY: the context is valid. `memory.cpp` repeats the layout of the release that Cargo.toml
-        // pins, and is `noexcept`, so no exception passes to Rust.
-        unsafe { kl_context_bytes(self.inner.as_ptr(), computes) }
+        // SAFETY: the context is valid. `shim.cpp` repeats the layout of the release that Cargo.toml pins.
+        let counted = guarded(|| unsafe { calls::kl_context_bytes(self.inner.as_ptr(), computes) });
+        // Only the memory for the count can be missing.
+        counted.unwrap_or_default()
     }
 
     /// Decodes the tokens of a batch, after those decoded before, and returns the rows that are wanted. One
@@ -192,7 +202,8 @@ impl<'m> Context<'m> {
         };
         let _turn = locked(model.turn());
         // SAFETY: the context is valid, and each list has n_tokens elements.
-        let code = unsafe { sys::llama_decode(self.inner.as_ptr(), tokens) };
+        let decoded = guarded(|| unsafe { calls::llama_decode(self.inner.as_ptr(), tokens) });
+        let code = decoded.map_err(|exception| failed(with_advice(exception)))?;
         if let Some(code) = NonZeroI32::new(code) {
             let error = DecodeError::from(code);
             return Err(failed(format!("{error}; {}", last_log_errors())));
@@ -204,12 +215,12 @@ impl<'m> Context<'m> {
             // SAFETY: the context is valid. The row has n_vocab entries and does not change before
             // the next decode, which borrows the context mutably.
             unsafe {
-                let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
-                (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab))
+                let row = guarded(|| calls::llama_get_logits_ith(self.inner.as_ptr(), i as i32))?;
+                let found = (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab));
+                found.ok_or_else(last_log_errors)
             }
         });
-        let rows: Option<_> = read.collect();
-        rows.ok_or_else(|| failed(last_log_errors()))
+        read.collect::<Result<_, String>>().map_err(failed)
     }
 }
 

@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, Sampling, WindowSpec};
-use llama_cpp_2::sampling::LlamaSampler;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::token::data::LlamaTokenData;
-use llama_cpp_2::token::data_array::LlamaTokenDataArray;
+use llama_cpp_sys_2 as sys;
 
 use super::context::{Batch, Context};
+use super::ggml::Owned;
+use super::guard::{calls, guarded};
 use super::hidden_states::Tap;
 use crate::engine::{Appended, Call, Decoder, EngineError, Outputs, top_token};
 use crate::lock::locked;
@@ -53,7 +52,7 @@ impl Decoder for LlamaCppDecoder<'_> {
     }
 
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
-        self.context.clear();
+        self.context.clear()?;
         let mut batch = Batch::default();
         let lengths = windows.iter().map(|window| window.n_decoded());
         let longest = lengths.max().unwrap_or(0) as usize;
@@ -85,7 +84,7 @@ impl Decoder for LlamaCppDecoder<'_> {
             locked(tap).start(wants_rows);
         }
         if start == 0 {
-            self.context.clear();
+            self.context.clear()?;
         }
         // The windows of a stream can be checked only here.
         model.facts.check_window(call.positions.end as u64)?;
@@ -141,8 +140,7 @@ impl Decoder for LlamaCppDecoder<'_> {
     fn forget(&mut self, sequence: usize) -> Result<(), EngineError> {
         self.company.take_if(|(of, _)| *of == sequence);
         if self.n_seq == 1 {
-            self.context.clear();
-            return Ok(());
+            return self.context.clear();
         }
         self.context.forget(sequence, 0)
     }
@@ -150,42 +148,73 @@ impl Decoder for LlamaCppDecoder<'_> {
 
 /// Chooses the tokens of one answer, with llama.cpp's samplers in its order: `top_k`, `top_p`,
 /// `min_p`, temperature, and then a token by chance. It needs no model.
-#[derive(Debug)]
 pub struct Sampler {
-    chain: LlamaSampler,
-    candidates: LlamaTokenDataArray,
+    chain: Owned<sys::llama_sampler>,
+    candidates: Vec<sys::llama_token_data>,
 }
+
+// SAFETY: a chain is not bound to the thread that created it, and it is used through one owner.
+unsafe impl Send for Sampler {}
 
 impl Sampler {
     /// The sampler of the answer in window `window`, whose random numbers depend on the seed and
     /// the window alone: the order in which answers are generated does not move them.
-    pub fn new(sampling: &Sampling, window: u32) -> Self {
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn new(sampling: &Sampling, window: u32) -> Result<Self, EngineError> {
         // Samplers keep at least one token; more would weaken the cuts.
         const MIN_KEEP: usize = 1;
         let top_k = i32::try_from(sampling.top_k).unwrap_or(i32::MAX);
-        let chain = [
-            LlamaSampler::top_k(top_k),
-            LlamaSampler::top_p(sampling.top_p, MIN_KEEP),
-            LlamaSampler::min_p(sampling.min_p, MIN_KEEP),
-            LlamaSampler::temp(sampling.temp),
-            LlamaSampler::dist(seed_of(sampling.seed, window)),
-        ];
-        Self {
-            chain: LlamaSampler::chain(chain, true),
-            candidates: LlamaTokenDataArray::new(Vec::new(), false),
-        }
+        // SAFETY: plain values; the chain owns the samplers that are added to it.
+        let created = guarded(|| unsafe {
+            let chain =
+                calls::llama_sampler_chain_init(sys::llama_sampler_chain_params { no_perf: true });
+            for sampler in [
+                calls::llama_sampler_init_top_k(top_k),
+                calls::llama_sampler_init_top_p(sampling.top_p, MIN_KEEP),
+                calls::llama_sampler_init_min_p(sampling.min_p, MIN_KEEP),
+                calls::llama_sampler_init_temp(sampling.temp),
+                calls::llama_sampler_init_dist(seed_of(sampling.seed, window)),
+            ] {
+                calls::llama_sampler_chain_add(chain, sampler);
+            }
+            Owned::new(chain, sys::llama_sampler_free)
+        });
+        let no_memory = || EngineError::Setup("llama.cpp's samplers have no memory".to_owned());
+        Ok(Self {
+            chain: created.ok().flatten().ok_or_else(no_memory)?,
+            candidates: Vec::new(),
+        })
     }
 
     /// Chooses a token by a row of logits; `None` where the row holds a NaN or has no finite maximum.
-    pub fn choose(&mut self, row: &[f32]) -> Option<u32> {
-        top_token(row)?;
-        let candidates = &mut self.candidates;
-        candidates.data.clear();
-        let candidate = |(token, &logit)| LlamaTokenData::new(LlamaToken(token), logit, 0.0);
-        candidates.data.extend((0..).zip(row).map(candidate));
-        (candidates.selected, candidates.sorted) = (None, false);
-        self.chain.apply(candidates);
-        candidates.selected_token().map(|token| token.0 as u32)
+    ///
+    /// # Errors
+    /// If llama.cpp's samplers cannot choose one.
+    pub fn choose(&mut self, row: &[f32]) -> Result<Option<u32>, EngineError> {
+        if top_token(row).is_none() {
+            return Ok(None);
+        }
+        let candidate = |(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 };
+        self.candidates.clear();
+        self.candidates.extend((0..).zip(row).map(candidate));
+        let mut array = sys::llama_token_data_array {
+            data: self.candidates.as_mut_ptr(),
+            size: self.candidates.len(),
+            selected: -1,
+            sorted: false,
+        };
+        // SAFETY: the chain is valid, and the array describes the candidates, which samplers only move, change and
+        // leave out.
+        guarded(|| unsafe { calls::llama_sampler_apply(self.chain.as_ptr(), &raw mut array) })
+            .map_err(|exception| {
+                EngineError::Setup(format!("llama.cpp's samplers fail: {exception}"))
+            })?;
+        let selected = usize::try_from(array.selected).ok();
+        let selected = selected.filter(|&index| index < array.size && !array.data.is_null());
+        // SAFETY: the array has `size` candidates.
+        Ok(selected.map(|index| unsafe { (*array.data.add(index)).id as u32 }))
     }
 }
 

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
+use super::guard::{calls, guarded};
 use crate::engine::{DeviceKind, memory};
 
 /// The name of the RPC backend in ggml's registry.
@@ -88,8 +89,11 @@ impl GgmlDevice {
         // SAFETY: the device is valid, and so is its description.
         let description = unsafe { text(sys::ggml_backend_dev_description(self.0.as_ptr())) };
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the device is valid, and both numbers are ours.
-        unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
+        // SAFETY: the device is valid, and both numbers are ours. A device that cannot answer has no memory.
+        let asked = guarded(|| unsafe {
+            calls::ggml_backend_dev_memory(self.0.as_ptr(), &raw mut free, &raw mut total);
+        });
+        (free, total) = asked.map_or((0, 0), |()| (free, total));
         // ggml reports all of the CPU's memory as free.
         if let (DeviceKind::Cpu, Some(available)) = (self.kind(), memory::available()) {
             free = usize::try_from(available).map_or(free, |available| available.min(total));
@@ -135,7 +139,7 @@ impl GgmlDevice {
         // valid, and so are its texts.
         unsafe {
             let mut props = std::mem::zeroed::<sys::ggml_backend_dev_props>();
-            sys::ggml_backend_dev_get_props(self.0.as_ptr(), &raw mut props);
+            guarded(|| calls::ggml_backend_dev_get_props(self.0.as_ptr(), &raw mut props)).ok()?;
             let id = props.device_id;
             (!id.is_null()).then(|| text(id))
         }

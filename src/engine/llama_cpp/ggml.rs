@@ -11,6 +11,7 @@ use kl_formats::GgmlType;
 use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice};
+use super::guard::{calls, guarded};
 
 /// A tensor of a graph, for as long as the callback runs.
 #[derive(Clone, Copy)]
@@ -74,9 +75,8 @@ impl ModelTensor {
             if status != sys::GGML_STATUS_SUCCESS || bytes.len() < n_bytes {
                 return Err(format!("its memory cannot be used for {kind}"));
             }
-            sys::ggml_backend_tensor_set(tensor, bytes.as_ptr().cast(), 0, n_bytes);
+            guarded(|| calls::ggml_backend_tensor_set(tensor, bytes.as_ptr().cast(), 0, n_bytes))
         }
-        Ok(())
     }
 }
 
@@ -186,15 +186,14 @@ impl<'g> Node<'g> {
         out.resize(start + n, 0.0);
         let values = &mut out[start..];
         // SAFETY: the tensor has a buffer and n contiguous f32, as many as `values`.
-        unsafe {
-            sys::ggml_backend_tensor_get(
+        guarded(|| unsafe {
+            calls::ggml_backend_tensor_get(
                 self.tensor.as_ptr(),
                 values.as_mut_ptr().cast(),
                 0,
                 size_of_val(values),
             );
-        }
-        Ok(())
+        })
     }
 
     /// Replaces the elements of a tensor that [`read`](Self::read) could read, with as many.
@@ -232,7 +231,7 @@ impl<T> Owned<T> {
         NonNull::new(pointer).map(|pointer| Self { pointer, free })
     }
 
-    fn as_ptr(&self) -> *mut T {
+    pub(super) fn as_ptr(&self) -> *mut T {
         self.pointer.as_ptr()
     }
 }
@@ -330,7 +329,8 @@ impl Scheduler {
     pub(super) fn new(devices: &[GgmlDevice], threads: u32, op_offload: bool) -> Option<Self> {
         // SAFETY: the device is valid, and a function of this name has this type.
         let start = |device: &GgmlDevice| unsafe {
-            let started = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
+            let init = || calls::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());
+            let started = guarded(init).ok()?;
             let backend = Owned::new(started, sys::ggml_backend_free)?;
             let function = device.function(c"ggml_backend_set_n_threads");
             let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
@@ -342,15 +342,17 @@ impl Scheduler {
         // SAFETY: the backends are valid and outlive the scheduler, with the memory that each
         // prefers.
         let inner = unsafe {
-            let scheduler = sys::ggml_backend_sched_new(
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-                pointers.len() as i32,
-                Arena::MAX_TENSORS,
-                false,
-                op_offload,
-            );
-            Owned::new(scheduler, sys::ggml_backend_sched_free)?
+            let new = || {
+                calls::ggml_backend_sched_new(
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                    pointers.len() as i32,
+                    Arena::MAX_TENSORS,
+                    false,
+                    op_offload,
+                )
+            };
+            Owned::new(guarded(new).ok()?, sys::ggml_backend_sched_free)?
         };
         Some(Self {
             inner,

@@ -12,6 +12,7 @@ use super::backends::TURN;
 use super::context::check_threads;
 use super::device::{BufferType, GgmlDevice};
 use super::ggml::{Arena, MatrixShape, ModelTensor, Owned, Scheduler};
+use super::guard::{calls, guarded};
 use super::log::last_log_errors;
 use crate::engine::{DeviceKind, EngineError, Head, Model as _};
 use crate::lock::locked;
@@ -128,8 +129,12 @@ impl<'m> HeadProduct<'m> {
             sys::ggml_set_output(rows);
             let graph = sys::ggml_new_graph_custom(context, Arena::MAX_TENSORS, false);
             sys::ggml_build_forward_expand(graph, rows);
-            sys::ggml_backend_sched_reset(self.scheduler.as_ptr());
-            if sys::ggml_backend_sched_alloc_graph(self.scheduler.as_ptr(), graph) {
+            let scheduler = self.scheduler.as_ptr();
+            let allocated = guarded(|| {
+                calls::ggml_backend_sched_reset(scheduler);
+                calls::ggml_backend_sched_alloc_graph(scheduler, graph)
+            });
+            if allocated == Ok(true) {
                 return Ok(Graph {
                     states,
                     rows,
@@ -162,12 +167,12 @@ impl Head for HeadProduct<'_> {
         let arena = Arena::new().ok_or_else(|| self.failed("has no memory"))?;
         let graph = self.build(&arena, n)?;
         // SAFETY: the graph has memory, and its first tensor has as many f32 as `states`.
-        let status = unsafe {
+        let status = guarded(|| unsafe {
             let data = states.as_ptr().cast();
-            sys::ggml_backend_tensor_set(graph.states, data, 0, size_of_val(states));
-            sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.graph)
-        };
-        if status != sys::GGML_STATUS_SUCCESS {
+            calls::ggml_backend_tensor_set(graph.states, data, 0, size_of_val(states));
+            calls::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.graph)
+        });
+        if status != Ok(sys::GGML_STATUS_SUCCESS) {
             return Err(self.failed(&format!("could not compute {n} rows")));
         }
         let n_logits = n * self.n_vocab;
@@ -180,7 +185,9 @@ impl Head for HeadProduct<'_> {
             }
             self.rows.resize(n_logits, 0.0);
             let data = self.rows.as_mut_ptr().cast();
-            sys::ggml_backend_tensor_get(graph.rows, data, 0, n_logits * size_of::<f32>());
+            let n_bytes = n_logits * size_of::<f32>();
+            guarded(|| calls::ggml_backend_tensor_get(graph.rows, data, 0, n_bytes))
+                .map_err(|exception| fault(format!("{}: {exception}", self.device())))?;
         }
         Ok(&self.rows)
     }
@@ -243,7 +250,8 @@ impl DeviceMatrix {
         let (tensor, buffer, n_bytes) = unsafe {
             let tensor = arena.tensor(matrix);
             let (context, memory) = (arena.as_ptr(), place.memory.as_ptr());
-            let buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(context, memory);
+            let alloc = || calls::ggml_backend_alloc_ctx_tensors_from_buft(context, memory);
+            let buffer = guarded(alloc).map_err(|_| no_memory())?;
             let owned = Owned::new(buffer, sys::ggml_backend_buffer_free).ok_or_else(no_memory)?;
             let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
             sys::ggml_backend_buffer_set_usage(buffer, usage);
@@ -259,10 +267,11 @@ impl DeviceMatrix {
             let piece = &mut piece[..n_at_once.min(n_bytes - offset)];
             section.read_exact(piece).map_err(EngineError::ReadHead)?;
             // SAFETY: the piece lies within the tensor.
-            unsafe {
+            let written = guarded(|| unsafe {
                 let data = piece.as_ptr().cast();
-                sys::ggml_backend_tensor_set(tensor, data, offset, piece.len());
-            }
+                calls::ggml_backend_tensor_set(tensor, data, offset, piece.len());
+            });
+            written.map_err(fault)?;
         }
         Ok(Self {
             tensor,

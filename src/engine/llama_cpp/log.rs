@@ -76,7 +76,11 @@ const ADVICE: [(&[&str], &str); 6] = [
 
 /// Returns the last errors of llama.cpp's log in one line with what to do, and forgets them.
 pub(super) fn errors_with_advice() -> String {
-    let reason = last_log_errors();
+    with_advice(last_log_errors())
+}
+
+/// Adds what to do to a reason why a model or a context cannot be created or used.
+pub(super) fn with_advice(reason: String) -> String {
     let mentioned = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     match ADVICE.iter().find(|(words, _)| mentioned(words)) {
         Some((_, advice)) => format!("{reason} ({advice})"),
@@ -130,14 +134,22 @@ pub fn servers() -> Vec<String> {
 /// The model that is being loaded.
 static LOADING: Mutex<Option<String>> = Mutex::new(None);
 
-/// Hands each fatal error of ggml to `handler`, on the thread where it occurs: any of this program's
+unsafe extern "C" {
+    /// Reports an exception of C++ that nothing catches, as on a thread of llama.cpp's own: in `shim.cpp`.
+    fn kl_report_terminate(report: unsafe extern "C" fn(*const c_char));
+}
+
+/// Hands each fatal error of ggml, and each exception of C++ that nothing catches, to `handler`, on the thread where it occurs: any of this program's
 /// or of ggml's own, in the middle of its work. So `handler` must end the process without running
 /// destructors. Other threads still run meanwhile.
 pub fn on_abort(handler: fn(&str) -> !) {
     // A second call, as in tests, keeps the first handler.
     if HANDLER.set(handler).is_ok() {
         // SAFETY: the callback may be called on any thread, and does not unwind.
-        unsafe { sys::ggml_set_abort_callback(Some(aborted)) };
+        unsafe {
+            sys::ggml_set_abort_callback(Some(aborted));
+            kl_report_terminate(aborted);
+        }
     }
 }
 
@@ -149,7 +161,7 @@ pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
     loaded
 }
 
-/// Called by ggml, which calls abort() as soon as this returns.
+/// Called by ggml or by `shim.cpp`, which call abort() as soon as this returns.
 unsafe extern "C" fn aborted(message: *const c_char) {
     static IS_ENDING: AtomicBool = AtomicBool::new(false);
     if IS_ENDING.swap(true, Ordering::Relaxed) {

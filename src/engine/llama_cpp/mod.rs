@@ -12,7 +12,10 @@
 //! `quantize` writes quantized files. `exchange` exchanges weights in memory. `stored_rows` checks weights as
 //! they lie in a file.
 //!
+//! `tokenizer` tokenizes texts, however long their runs without a break are.
+//!
 //! `backends` starts what computes, `device` describes it, and `log` receives what llama.cpp and ggml say.
+//! `guard` runs what may throw an exception of C++.
 
 mod backends;
 mod context;
@@ -20,15 +23,18 @@ mod decoder;
 mod device;
 mod exchange;
 mod ggml;
+mod guard;
 mod head;
 mod hidden_states;
 mod log;
 mod model;
 mod params;
 mod quantize;
+mod runs;
 mod stored_rows;
 #[cfg(test)]
 mod tests;
+mod tokenizer;
 mod trace;
 mod weights;
 

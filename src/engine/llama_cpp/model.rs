@@ -20,10 +20,12 @@ use super::backends::TURN;
 use super::context::{Context, Contexts};
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
+use super::guard::{calls, guarded};
 use super::head::HeadProduct;
 use super::hidden_states::{Probe, Tap};
-use super::log::{errors_with_advice, last_log_errors, while_loading};
+use super::log::{errors_with_advice, last_log_errors, while_loading, with_advice};
 use super::params::ModelParams;
+use super::tokenizer::{piece, tokenize};
 use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect};
 use crate::engine::gguf::{Gguf, sha256_of};
@@ -72,9 +74,7 @@ impl LlamaCppModel<'_> {
 
 impl Vocabulary for LlamaCppModel<'_> {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
-        let vocab = self.inner.vocab();
-        let piece = || vocab.token_to_piece(LlamaToken(token as i32), true, None);
-        (token < self.facts.n_vocab).then(piece)
+        (token < self.facts.n_vocab).then(|| piece(&self.inner, token as i32))?
     }
 
     fn is_special(&self, token: u32) -> bool {
@@ -99,17 +99,7 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
-        // llama.cpp counts the bytes of a text in 31 bits.
-        if i32::try_from(text.len()).is_err() {
-            return Err(EngineError::Setup(format!(
-                "the text has {} bytes, but llama.cpp tokenizes at most {} at once: split the file",
-                text.len(),
-                i32::MAX
-            )));
-        }
-        let vocab = self.inner.vocab();
-        let tokens = vocab.tokenize(text.as_bytes(), false, parse_special);
-        Ok(tokens.into_iter().map(|LlamaToken(id)| id as u32).collect())
+        tokenize(&self.inner, &self.header, text, parse_special)
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
@@ -263,13 +253,18 @@ impl<'b> LlamaCppModel<'b> {
 fn open(path: &Path, params: &ModelParams) -> Result<(LlamaModel, u32), EngineError> {
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-    let load = || unsafe { sys::llama_model_load_from_file(params.file.as_ptr(), params.raw) };
-    let model = NonNull::new(while_loading(path, load)).ok_or_else(|| {
-        let what = format!(
-            "llama.cpp could not load the model: {}",
-            errors_with_advice()
-        );
-        EngineError::model(path, what)
+    let load = || unsafe { calls::llama_model_load_from_file(params.file.as_ptr(), params.raw) };
+    let loaded = while_loading(path, || guarded(load));
+    let model = match loaded.map(NonNull::new) {
+        Ok(Some(model)) => Ok(model),
+        Ok(None) => Err(errors_with_advice()),
+        Err(exception) => Err(with_advice(exception)),
+    };
+    let model = model.map_err(|reason| {
+        EngineError::model(
+            path,
+            format!("llama.cpp could not load the model: {reason}"),
+        )
     })?;
     // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
     // SAFETY: the model is valid. `LlamaModel` is a transparent wrapper of this pointer, at the version
@@ -301,7 +296,8 @@ fn facts(
         if token.0 < 0 {
             return String::new();
         }
-        String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned()
+        let bytes = piece(model, token.0).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
     let n_ctx_train = header.architecture_number("context_length");

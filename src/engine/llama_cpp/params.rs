@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, GgmlDevice, names};
+use super::guard::{calls, guarded};
 use super::log::last_log_errors;
 use super::quantize::c_path;
 use crate::engine::{
@@ -173,17 +174,23 @@ impl ModelParams {
             return Err(no_fit(path, why));
         }
         match self.fitted(options, room)? {
-            0 => Ok(()),
-            1 => {
+            Ok(0) => Ok(()),
+            Ok(1) => {
                 let why = "it is too large with -ts, -ot, -cmoe and -ncmoe as they are";
                 Err(no_fit(path, why))
             }
-            _ => Err(no_fit(path, &last_log_errors())),
+            Ok(_) => Err(no_fit(path, &last_log_errors())),
+            Err(exception) => Err(no_fit(path, &exception)),
         }
     }
 
-    /// Lets llama.cpp fit the parameters, and returns its status: 0, or 1 if the model is too large.
-    fn fitted(&mut self, options: &ModelOptions, room: &Room) -> Result<i32, EngineError> {
+    /// Lets llama.cpp fit the parameters, and returns its status: 0, or 1 if the model is too large; or the message of
+    /// the exception that it throws.
+    fn fitted(
+        &mut self,
+        options: &ModelOptions,
+        room: &Room,
+    ) -> Result<Result<i32, String>, EngineError> {
         let mut own = context_params(&room.context, options);
         // Memory is also needed for the model that will be loaded later, or else for what a second context of
         // this one adds. llama.cpp accepts one extra: if that is the second model, the margin covers second
@@ -212,8 +219,8 @@ impl ModelParams {
         // SAFETY: all pointers are valid during the call. Proportions and margins have an element for
         // each device, and the list of overrides is as long as llama.cpp wants it. What it writes into
         // that are patterns that live as long as the process.
-        let status = unsafe {
-            sys::llama_rs_fit_params(
+        let status = guarded(|| unsafe {
+            calls::llama_rs_fit_params(
                 self.file.as_ptr(),
                 &raw mut self.raw,
                 &raw mut own,
@@ -224,7 +231,7 @@ impl ModelParams {
                 extra_place.unwrap_or(std::ptr::null()).cast(),
                 sys::GGML_LOG_LEVEL_ERROR,
             )
-        };
+        });
         if self.raw.tensor_buft_overrides == overrides.as_ptr() {
             self.overrides = overrides;
         }

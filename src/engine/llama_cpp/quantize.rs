@@ -8,6 +8,7 @@ use std::ptr;
 use kl_formats::MapTensor;
 use llama_cpp_sys_2 as sys;
 
+use super::guard::{calls, guarded};
 use super::inspect;
 use super::log::{last_log_errors, while_loading};
 use crate::engine::imatrix::PairValue;
@@ -70,16 +71,16 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     // SAFETY: the paths are zero-terminated. They and the lists that the parameters point to, which end as
     // llama.cpp wants them to, outlive the call.
     let call =
-        || unsafe { sys::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params) };
-    match while_loading(input, call) {
-        0 => Ok(()),
-        _ => Err(failed(input, output)),
+        || unsafe { calls::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params) };
+    match while_loading(input, || guarded(call)) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(failed(input, output, &last_log_errors())),
+        Err(exception) => Err(failed(input, output, &exception)),
     }
 }
 
 /// Explains why the quantizer has not written the file.
-fn failed(input: &Path, output: &Path) -> EngineError {
-    let reason = last_log_errors();
+fn failed(input: &Path, output: &Path, reason: &str) -> EngineError {
     // The C++ library's words for a failed write.
     let what = if reason.contains("iostream") {
         format!("cannot write {}: is the disk full?", output.display())

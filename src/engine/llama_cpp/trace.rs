@@ -42,7 +42,7 @@ impl LlamaCppModel<'_> {
         }));
         let mut context = Context::new(self, options, Some(tracer.clone()))?;
         for (index, window) in windows.iter().enumerate() {
-            context.clear();
+            context.clear()?;
             let n_tokens = window.tokens.len();
             for start in (0..n_tokens).step_by(options.calls.n_ubatch as usize) {
                 let end = n_tokens.min(start + options.calls.n_ubatch as usize);
