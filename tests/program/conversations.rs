@@ -174,7 +174,7 @@ fn an_answer_ends_with_the_end_of_its_turn_though_the_template_writes_that_later
     // Written before the next message, and only where the model is asked.
     for end in ["not loop.last", "not loop.last or add_generation_prompt"] {
         let template = format!(
-            "{{% for message in messages %}}{turn}{{% if {end} %}}\n{{{{ eos_token }}}}\n{{% endif %}}{{% endfor %}}\
+            "{{% for message in messages %}}{turn}{{% if {end} %}}{{{{ '\n' + eos_token }}}}\n{{% endif %}}{{% endfor %}}\
              {{% if add_generation_prompt %}}assistant:{{% endif %}}"
         );
         session.write("chat.jinja", template);
