@@ -187,7 +187,7 @@ pub use error::{Error, Fault, Position, Result};
 pub use kinds::{Checks, Found, Kind};
 pub use map::{
     Cell, CutOffMap, ImatrixIdentity, MAP_VERSION, MapHeader, MapTensor, MapWindow, MapWriter,
-    Mixture, SensitivityMap,
+    Mixture, SensitivityMap, Unmeasured,
 };
 pub use native::{Header, NativeReader};
 pub use numbers::{Float, GgmlType};

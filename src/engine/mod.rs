@@ -40,7 +40,8 @@ use std::time::Duration;
 
 use gguf::ModelError;
 use kl_formats::{
-    Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec,
+    Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, Unmeasured,
+    WindowSpec,
 };
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
@@ -365,6 +366,13 @@ pub trait Exchange {
     /// # Errors
     /// Why the model cannot be decoded, or weights that lie where they cannot be exchanged.
     fn exchangeable(&self) -> Result<Vec<String>, EngineError>;
+
+    /// Names the other weights that the quantizer may change, in the order of the file, each with the reason why
+    /// it cannot be exchanged.
+    ///
+    /// # Errors
+    /// As [`exchangeable`](Self::exchangeable).
+    fn unmeasured(&self) -> Result<Vec<(String, Unmeasured)>, EngineError>;
 
     /// Gives each tensor of `mixture` its type, quantized from the original with the importance matrix,
     /// and all others the original's weights. What is there already stays.

@@ -166,6 +166,7 @@ impl Blueprint {
                 shape: shape.clone(),
                 kind: *kind,
                 is_quantizable: changes(architecture, name, shape) && is_original(*kind),
+                unmeasured: None,
             },
         );
         let tensors: Vec<MapTensor> = described.collect();
@@ -211,6 +212,7 @@ mod tests {
             shape: vec![256, n_params / 256],
             kind: "f16".parse().unwrap(),
             is_quantizable: !name.starts_with("kept"),
+            unmeasured: None,
         }
     }
 

@@ -173,3 +173,29 @@ fn every_architecture_goes_from_a_map_to_a_file() {
         assert_eq!(like["check"]["like"]["kld"]["value"], *measured, "{model}");
     }
 }
+
+/// The last layer of this model predicts further tokens (MTP): no token's probabilities depend on it.
+#[test]
+fn what_decoding_does_not_use_gets_a_type_of_its_own() {
+    let session = Session::with_text();
+    let model = "-m @architectures/qwen35.gguf -t short.txt -c 64";
+    session.ok(&format!("sensitivity {model} -w map -q"));
+    let to_file = "--bpw 11 --quantize q.gguf -w types.txt --json r.json -q";
+    let run = session.ok(&format!("recipe map {model} {to_file}"));
+    run.prints(&["and 8 tensors that decoding does not use, not measured: q8_0"]);
+    run.warns_not("--tensors");
+    let recipe = session.read_json("r.json");
+    let unmeasured = recipe["unmeasured"].as_array().unwrap();
+    assert_eq!(unmeasured.len(), 8);
+    for tensor in unmeasured {
+        has(tensor, &json!({"type": "q8_0", "why": "unused"}));
+        let name = tensor["name"].as_str().unwrap();
+        assert!(name.starts_with("blk.2."), "{name}");
+        let line = format!("^{}$=q8_0", name.replace('.', "\\."));
+        assert!(session.read_text("types.txt").contains(&line), "{line}");
+    }
+    has(
+        &recipe,
+        &json!({"check": {"control": 0}, "size_bytes": session.length("q.gguf")}),
+    );
+}

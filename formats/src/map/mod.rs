@@ -10,7 +10,7 @@ mod file;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,20 @@ pub struct MapTensor {
     /// True if the quantizer may give it another type: not norms, vectors and the like, nor what is
     /// quantized already, except for q8_0.
     pub is_quantizable: bool,
+    /// The reason why a tensor that the quantizer may change cannot be measured, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmeasured: Option<Unmeasured>,
+}
+
+/// The reason why a tensor that the quantizer may change cannot be measured.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Unmeasured {
+    /// Decoding does not use it, as the layers that predict further tokens (MTP).
+    Unused,
+    /// Decoding uses it in an operation for which ggml may lack kernels for quantized weights.
+    OtherOperation,
 }
 
 /// The file of an importance matrix.
@@ -158,6 +172,21 @@ impl MapHeader {
         let mut whole = self.clone();
         whole.shard = None;
         whole
+    }
+
+    /// The tensors that the quantizer may change but that cannot be measured, each with the reason. Maps of
+    /// earlier versions state no reason: there it is those of the layers that predict further tokens (MTP).
+    pub fn unmeasured(&self) -> impl Iterator<Item = (&MapTensor, Unmeasured)> {
+        let layer = |name: &str| Some(name.strip_prefix("blk.")?.split_once('.')?.0.to_owned());
+        let names = self.tensors.iter().map(|tensor| &*tensor.name);
+        let of_further_tokens = names.filter(|name| name.contains(".nextn."));
+        let layers: BTreeSet<String> = of_further_tokens.filter_map(layer).collect();
+        let quantizable = self.tensors.iter().filter(|tensor| tensor.is_quantizable);
+        quantizable.filter_map(move |tensor| {
+            let is_further = layer(&tensor.name).is_some_and(|layer| layers.contains(&layer));
+            let by_name = is_further.then_some(Unmeasured::Unused);
+            Some((tensor, tensor.unmeasured.or(by_name)?))
+        })
     }
 }
 

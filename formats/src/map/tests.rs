@@ -20,6 +20,7 @@ fn tensor(name: &str, shape: &[u64], is_quantizable: bool) -> MapTensor {
         shape: shape.to_vec(),
         kind: kind(if is_quantizable { "f16" } else { "f32" }),
         is_quantizable,
+        unmeasured: None,
     }
 }
 

@@ -350,6 +350,7 @@ fn map(n_vocab: u32) -> Vec<u8> {
         shape: vec![256, 2],
         kind: kind("f16"),
         is_quantizable: true,
+        unmeasured: None,
     };
     let provenance = Provenance {
         n_ctx: 4,

@@ -104,7 +104,7 @@ fn read<'i>(
     if let Some(first) = costs.unknown.first() {
         let n = count_of(costs.unknown.len() as u64, "tensor");
         let message = format!(
-            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; make the map again without --tensors to include them"
+            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; if the map was made with --tensors, make it again without"
         );
         watch.warn(Warning::new("unknown_tensors", message));
     }
@@ -187,7 +187,7 @@ fn goal(settings: &RecipeSettings, engine: &impl Engine) -> Result<Goal> {
 fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Result<()> {
     let in_blocks = header.tensors.iter().filter(|of| of.kind.block > 1);
     let kept = in_blocks.map(|of| (of.name.clone(), of.kind));
-    let types = tensor_type_file(&kept.chain(recipe.mixture()).collect());
+    let types = tensor_type_file(&kept.chain(recipe.mixture_of_file()).collect());
     let written = output.file()?.write_all(types.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()
@@ -203,7 +203,7 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
     let given = settings.imatrix.as_ref().map(shown);
     let imatrix = given.or_else(|| header.imatrix.as_ref().map(of_map));
     let mut tensors = header.tensors.iter();
-    let mixture = recipe.mixture();
+    let mixture = recipe.mixture_of_file();
     let mut words = vec!["llama-quantize".to_owned()];
     if tensors.any(|tensor| tensor.is_quantizable && tensor.kind.block > 1) {
         words.push("--allow-requantize".to_owned());
@@ -236,7 +236,7 @@ pub fn quantize<E: Engine>(
         return Ok(());
     };
     let (watch, shown) = (&Watch::new(observer), target.display());
-    let mixture = recipe.mixture();
+    let mixture = recipe.mixture_of_file();
     let output = PartialFile::create(target, settings.force, Existing::Replace)?;
     watch.event(&Event::Plan("quantize", &shown.to_string()));
     engine.quantize(&Quantization {

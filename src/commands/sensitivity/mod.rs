@@ -52,6 +52,7 @@ pub fn sensitivity<E: Engine>(
     let (path, run) = (&settings.model, &settings.run);
     let model = load_original(engine, path, run, opened.n_ctx(), watch)?;
     original.keep(&model.exchangeable()?)?;
+    original.mark(&model.unmeasured()?);
     let windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
     let header = header(&original, &windows, imatrix)?;
     let finished = output.finished(&header)?;

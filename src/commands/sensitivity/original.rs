@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Error, Result, bail};
-use kl_formats::{GgmlType, MapTensor};
+use kl_formats::{GgmlType, MapTensor, Unmeasured};
 
 use crate::commands::observer::Watch;
 use crate::commands::settings::SensitivitySettings;
@@ -128,6 +128,14 @@ impl Original {
             types,
             measured_type,
         }))
+    }
+
+    /// Notes which tensors cannot be measured, and why.
+    pub fn mark(&mut self, unmeasured: &[(String, Unmeasured)]) {
+        for tensor in &mut self.blueprint.tensors {
+            let found = unmeasured.iter().find(|(name, _)| *name == tensor.name);
+            tensor.unmeasured = found.map(|(_, why)| *why).filter(|_| tensor.is_quantizable);
+        }
     }
 
     /// Keeps those tensors that can be exchanged, because decoding uses them.

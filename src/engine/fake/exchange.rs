@@ -1,6 +1,6 @@
 //! Exchanged weights of a fake model.
 
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::{GgmlType, Mixture, Unmeasured};
 
 use super::FakeModel;
 use super::weights::{FakeWeight, Perturbation};
@@ -23,6 +23,10 @@ impl Exchange for FakeModel {
         self.check_exchangeable()?;
         let names = FakeWeight::all().map(|weight| weight.name.to_owned());
         Ok(names.collect())
+    }
+
+    fn unmeasured(&self) -> Result<Vec<(String, Unmeasured)>, EngineError> {
+        Ok(Vec::new())
     }
 
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {

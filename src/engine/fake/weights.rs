@@ -110,6 +110,7 @@ pub(super) fn blueprint(mixture: &Mixture, imatrix: Option<&Imatrix>) -> Bluepri
             shape: shape.to_vec(),
             kind: mixture.get(name).copied().or(own).expect("ggml has both"),
             is_quantizable,
+            unmeasured: None,
         }
     });
     Blueprint {

@@ -206,6 +206,7 @@ fn the_matrix_of_another_model_is_refused() {
         shape: shape.to_vec(),
         kind: "f16".parse().unwrap(),
         is_quantizable: true,
+        unmeasured: None,
     };
     let imatrix = read_bytes(&gguf_of(keys(), &[1.0; 6], &[1.0; 3])).unwrap();
     let check = |shape: &[u64]| {

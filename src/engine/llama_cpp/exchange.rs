@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, Once};
 
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::{GgmlType, Mixture, Unmeasured};
 use rayon::prelude::*;
 
 use super::LlamaCppModel;
@@ -219,6 +219,19 @@ impl Exchange for LlamaCppModel<'_> {
     fn exchangeable(&self) -> Result<Vec<String>, EngineError> {
         let weights = self.weights()?.iter();
         Ok(weights.map(|weight| weight.tensor.name.clone()).collect())
+    }
+
+    fn unmeasured(&self) -> Result<Vec<(String, Unmeasured)>, EngineError> {
+        let architecture = self.header.architecture().unwrap_or_default();
+        let used = &self.probe()?.used;
+        let why = |tensor: &Tensor| match used.get(&tensor.name) {
+            None => Some(Unmeasured::Unused),
+            Some(used) => used.is_unusual.then_some(Unmeasured::OtherOperation),
+        };
+        let tensors = self.header.tensors.iter();
+        let changing = tensors.filter(|of| changes(architecture, &of.name, &of.shape));
+        let unmeasured = changing.filter_map(|of| Some((of.name.clone(), why(of)?)));
+        Ok(unmeasured.collect())
     }
 
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {

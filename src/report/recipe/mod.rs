@@ -6,14 +6,16 @@ pub(super) mod tests;
 
 use std::collections::BTreeMap;
 
-use kl_formats::{GgmlType, Mixture, ModelIdentity};
+use kl_formats::{GgmlType, Mixture, ModelIdentity, Unmeasured};
 use serde::Serialize;
 
 use super::layout::{Sheet, hanging, laid_out};
 use super::number::{bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld};
 use super::table::Table;
 use super::{Versions, Warning};
-use crate::recipe::{FrontierPoint, Recipe, RecipeKld, RecipeTensor, quoted, thinned};
+use crate::recipe::{
+    FrontierPoint, Recipe, RecipeKld, RecipeTensor, UnmeasuredTensor, quoted, thinned,
+};
 use crate::stats::{Clustering, Estimate, Ratio};
 
 /// The width of the column of names.
@@ -177,6 +179,7 @@ pub fn recipe_text(report: &RecipeReport) -> String {
     }
     out.title("Types by role, those that cost most first");
     out.text += &roles(&report.recipe.tensors);
+    out.text += &unmeasured(&report.recipe.unmeasured);
     out.title("Sizes, and the lowest KLD that is predicted for each");
     out.text += &sizes(report);
     out.title(match report.quantized_path {
@@ -320,6 +323,29 @@ fn roles(tensors: &[RecipeTensor]) -> String {
         out += &laid_out(&start, start.chars().count(), ", ", types);
     }
     out
+}
+
+/// A line for the tensors that cannot be measured, for each reason and type.
+fn unmeasured(tensors: &[UnmeasuredTensor]) -> String {
+    let mut groups: BTreeMap<(&str, GgmlType), (u64, u64)> = BTreeMap::new();
+    for tensor in tensors {
+        let why = match tensor.why {
+            Unmeasured::Unused => "that decoding does not use",
+            Unmeasured::OtherOperation => "that decoding uses in another operation than a product",
+        };
+        let (n, size) = groups.entry((why, tensor.kind)).or_default();
+        *n += 1;
+        *size += tensor.bytes;
+    }
+    let line = |((why, kind), (n, size)): ((&str, GgmlType), (u64, u64))| {
+        let text = format!(
+            "and {} {why}, not measured: {kind}, {}",
+            count_of(n, "tensor"),
+            bytes(size)
+        );
+        hanging("  ", 2, &text)
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// The types of some tensors, the most frequent first: `12 q4_K`.

@@ -52,6 +52,7 @@ pub fn report(of: &Sensitivity) -> RecipeReport {
             },
             gap: 0.0,
             tensors,
+            unmeasured: Vec::new(),
             selection: 1.0,
         },
         frontier: (0..300).map(point).collect(),

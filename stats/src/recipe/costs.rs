@@ -8,7 +8,7 @@
 //! measured alone, by their weight errors too. A tensor that was not measured at all is as
 //! sensitive as the median of its role.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::{GgmlType, MapTensor, SensitivityMap};
 
@@ -100,7 +100,9 @@ impl<'m> Reader<'m> {
     /// # Errors
     /// A map in which nothing was measured.
     pub fn read(map: &'m SensitivityMap, means: &'m [CellMean]) -> Result<Self, String> {
-        let quantizable = map.header.tensors.iter().filter(|of| of.is_quantizable);
+        let unmeasured: BTreeSet<&str> = map.header.unmeasured().map(|(of, _)| &*of.name).collect();
+        let is_known = |of: &&MapTensor| of.is_quantizable && !unmeasured.contains(&*of.name);
+        let quantizable = map.header.tensors.iter().filter(is_known);
         let index: BTreeMap<_, _> = quantizable.clone().map(|of| &*of.name).zip(0..).collect();
         let tensors = quantizable.map(|tensor| {
             let (role, layer) = role_and_layer(&tensor.name);

@@ -23,7 +23,7 @@ pub use file::{flags, quoted, tensor_type_file};
 pub use sensitivities::Sensitivities;
 pub use solve::{frontier, improved, neighbours, solve, thinned};
 
-use kl_formats::{GgmlType, Mixture};
+use kl_formats::{GgmlType, MapTensor, Mixture, Unmeasured};
 use serde::Serialize;
 
 use crate::stats::Estimate;
@@ -113,6 +113,9 @@ pub struct Recipe {
     pub gap: f64,
     /// The tensors that the quantizer may change, in the order of the model's file.
     pub tensors: Vec<RecipeTensor>,
+    /// The tensors that the quantizer may change but that cannot be measured: each has the same type in every
+    /// recipe.
+    pub unmeasured: Vec<UnmeasuredTensor>,
     /// The factor by which the sum of its tensors' KLDs is too low, because it was chosen by them.
     #[serde(skip)]
     pub selection: f64,
@@ -148,10 +151,62 @@ pub struct RecipeTensor {
 }
 
 impl Recipe {
-    /// A type for each tensor that the quantizer may change.
+    /// A type for each tensor that can be measured.
     pub fn mixture(&self) -> Mixture {
         let tensors = self.tensors.iter();
         tensors.map(|of| (of.name.clone(), of.kind)).collect()
+    }
+
+    /// A type for each tensor that the quantizer may change.
+    pub fn mixture_of_file(&self) -> Mixture {
+        let mut mixture = self.mixture();
+        let unmeasured = self.unmeasured.iter();
+        mixture.extend(unmeasured.map(|of| (of.name.clone(), of.kind)));
+        mixture
+    }
+}
+
+/// A tensor that the quantizer may change but that cannot be measured.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema))]
+pub struct UnmeasuredTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type in every recipe: `q8_0` if decoding does not use it, else the original's.
+    #[serde(rename = "type")]
+    pub kind: GgmlType,
+    /// Its bytes in the file, with the padding after it.
+    pub bytes: u64,
+    /// Its parameters.
+    pub n_params: u64,
+    /// The reason why it cannot be measured.
+    pub why: Unmeasured,
+}
+
+impl UnmeasuredTensor {
+    /// The number of `q8_0` in a GGUF: it changes next to nothing in what such a tensor computes, and no mixture
+    /// that could be measured would be better.
+    const Q8_0: u32 = 8;
+
+    fn new(tensor: &MapTensor, why: Unmeasured, pad: impl Fn(u64) -> u64) -> Self {
+        let smaller = GgmlType::of(Self::Q8_0).filter(|kind| {
+            let is_smaller = kind.bits() < tensor.kind.bits();
+            why == Unmeasured::Unused && tensor.has_rows_of(*kind) && is_smaller
+        });
+        let mut this = Self {
+            name: tensor.name.clone(),
+            kind: smaller.unwrap_or(tensor.kind),
+            bytes: 0,
+            n_params: tensor.n_params(),
+            why,
+        };
+        this.bytes = pad(this.data_bytes());
+        this
+    }
+
+    /// Bytes of its data, without padding.
+    fn data_bytes(&self) -> u64 {
+        self.kind.bytes(self.n_params).unwrap_or(0)
     }
 }
 

@@ -7,7 +7,10 @@ use kl_formats::{Cell, GgmlType, MapTensor, Mixture, SensitivityMap};
 use super::additivity::{Curve, Whole};
 use super::combination::{CellMean, Combination, mean_of};
 use super::costs::{Known, Reader};
-use super::{Additivity, CheckedPrediction, Cost, Recipe, RecipeKld, RecipeTensor, TensorCosts};
+use super::{
+    Additivity, CheckedPrediction, Cost, Recipe, RecipeKld, RecipeTensor, TensorCosts,
+    UnmeasuredTensor,
+};
 use crate::stats::{Confidence, Estimate};
 
 /// The KLD that each tensor costs at each type, and the bytes.
@@ -25,6 +28,8 @@ pub struct Sensitivities {
     pub checks: Vec<CheckedPrediction>,
     /// Tensors that could have a type of the map, but that it does not cover: they keep their own.
     pub unknown: Vec<String>,
+    /// Tensors that the quantizer may change but that cannot be measured: each has one type in all mixtures.
+    pub unmeasured: Vec<UnmeasuredTensor>,
     /// Bytes of the tensors' data besides those tensors, without padding.
     pub(super) fixed_tensor_bytes: u64,
     /// From the sum of tensors' KLDs to the KLD of the whole.
@@ -64,15 +69,25 @@ impl Sensitivities {
         let data = |tensor: &MapTensor| tensor.kind.bytes(tensor.n_params()).unwrap_or(0);
         let pad = |bytes: u64| bytes.next_multiple_of(header.alignment.max(1));
         let fixed = || header.tensors.iter().filter(|of| !of.is_quantizable);
+        let of_each = header.unmeasured();
+        let unmeasured: Vec<_> = of_each
+            .map(|(of, why)| UnmeasuredTensor::new(of, why, pad))
+            .collect();
+        let unmeasured_bytes =
+            |of: fn(&UnmeasuredTensor) -> u64| unmeasured.iter().map(of).sum::<u64>();
         let names = reader.tensors.iter().map(|of| of.tensor.name.clone());
         let mut this = Self {
-            fixed_bytes: header.metadata_bytes + fixed().map(data).map(pad).sum::<u64>(),
-            fixed_tensor_bytes: fixed().map(data).sum(),
+            fixed_bytes: header.metadata_bytes
+                + fixed().map(data).map(pad).sum::<u64>()
+                + unmeasured_bytes(|of| of.bytes),
+            fixed_tensor_bytes: fixed().map(data).sum::<u64>()
+                + unmeasured_bytes(UnmeasuredTensor::data_bytes),
             n_params: header.tensors.iter().map(MapTensor::n_params).sum(),
             confidence,
             index: names.zip(0..).collect(),
             klds: reader.klds(type_doubt),
             checks,
+            unmeasured: unmeasured.clone(),
             ..Self::default()
         };
         for (known, klds) in reader.tensors.iter().zip(&this.klds) {
@@ -150,6 +165,7 @@ impl Sensitivities {
             },
             gap: gap.max(0.0),
             tensors: tensors.collect(),
+            unmeasured: self.unmeasured.clone(),
             selection,
         }
     }

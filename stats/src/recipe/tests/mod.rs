@@ -2,6 +2,7 @@
 
 mod round;
 mod selection;
+mod unmeasured;
 
 use std::collections::BTreeMap;
 

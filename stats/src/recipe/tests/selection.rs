@@ -13,6 +13,7 @@ fn alike(n: usize, difference: f64) -> SensitivityMap {
         shape: vec![256, 256],
         kind: kind("f16"),
         is_quantizable: true,
+        unmeasured: None,
     };
     map.header.tensors = names.iter().map(tensor).collect();
     map.errors.clear();
