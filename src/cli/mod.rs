@@ -24,6 +24,7 @@ macro_rules! say {
 
 mod args;
 mod generate;
+mod limits;
 mod names;
 mod progress;
 mod remade;
@@ -66,6 +67,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
+    limits::raise_open_files();
     let mut args = match short_flags::expand(args) {
         Ok(args) => args,
         Err(error) => return wrong_usage(&error),
