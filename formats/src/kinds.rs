@@ -123,6 +123,8 @@ pub enum Found {
     LfsPointer,
     /// HTML.
     WebPage,
+    /// Zeros: space that a download has taken in advance.
+    Zeros,
     /// An importance matrix of llama-imatrix, in the format from before GGUF.
     Imatrix,
     /// Parquet.
@@ -158,6 +160,7 @@ impl fmt::Display for Found {
             Self::OldModel => "it is a model, in a format from before GGUF",
             Self::LfsPointer => "it is a pointer of Git LFS, which stands for the file",
             Self::WebPage => "it is a web page, perhaps an error page saved by a download",
+            Self::Zeros => "it begins with zeros, as a download does that has not finished",
             Self::Imatrix => "it is an importance matrix",
             Self::Parquet => "it is Parquet",
             Self::Pdf => "it is a PDF",

@@ -189,6 +189,7 @@ fn of_raw(raw: &[u8]) -> Found {
         Some((_, Found::Reference(Kind::Npz))) if !is_npz(raw) => Found::Zip,
         Some((_, found)) => found.clone(),
         None if raw.is_empty() => Found::Other("it is empty"),
+        None if !name.is_empty() && raw.iter().all(|byte| *byte == 0) => Found::Zeros,
         None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => Found::Imatrix,
         None => of_text(raw),
     }

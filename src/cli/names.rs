@@ -238,7 +238,8 @@ pub fn resolve(
     }
     resolved.extend(literal);
     *args = resolved;
-    Ok(Some(Shelf::new(hub, files, discard)))
+    let has_pattern = !quants.is_empty();
+    Ok(Some(Shelf::new(hub, files, discard, has_pattern)))
 }
 
 #[cfg(test)]

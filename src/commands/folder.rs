@@ -8,13 +8,14 @@ use anyhow::{Context, Result, bail};
 use kl_formats::split_gguf_name;
 
 use super::output::folder_of;
-use crate::engine::gguf;
+use crate::engine::gguf::{self, Piece};
 use crate::hub;
+use crate::report::number::count_of;
 use crate::report::without_part;
 
 /// Lists the models that `-m FOLDER` stands for: every GGUF in the order of the names, but only the first part
-/// of a split one. One that cannot be read is listed too: running it reports why. Those that hold no language
-/// model are `skipped`, with their architecture: `clip`, say, for the vision part in an `mmproj` file.
+/// of a split one. One that cannot be read is listed too: running it reports why. Those that are no language
+/// model by themselves are `skipped`, and pieces of a file that was cut up: each with what it is.
 ///
 /// # Errors
 /// A folder that cannot be read, or holds no model.
@@ -24,36 +25,104 @@ pub fn models_of_folder(
 ) -> Result<Vec<PathBuf>> {
     let shown = folder.display();
     let unreadable = || format!("{shown}: cannot be read");
-    let (mut paths, mut has_safetensors) = (Vec::new(), false);
+    let (mut paths, mut all) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).with_context(unreadable)? {
-        let path = entry.with_context(unreadable)?.path();
-        has_safetensors |= path.extension().is_some_and(|name| name == "safetensors");
-        // A link to nothing is a model that cannot be read.
-        let is_file = fs::metadata(&path).map_or(true, |about| about.is_file());
-        if is_gguf(&path) && !is_later_part(&path) && is_file {
-            paths.push(path);
+        all.push(entry.with_context(unreadable)?.path());
+    }
+    all.sort();
+    let (mut models, mut not_models) = (Vec::new(), Vec::new());
+    let mut cut_up = HashSet::new();
+    for path in &all {
+        if let Some(piece) = Piece::of(path).filter(|piece| cut_up.insert(piece.whole.clone())) {
+            not_models.push((path.clone(), piece.advice()));
+        } else if is_model_file(path) {
+            paths.push(path.clone());
         }
     }
-    paths.sort();
-    let mut models = Vec::new();
     for path in paths {
-        match gguf::read(&path) {
-            Ok(header) if header.tokenizer.is_none() => {
-                let what = header.architecture().unwrap_or("no architecture");
-                skipped.push((path, what.to_owned()));
-            }
-            _ => models.push(path),
+        match gguf::read(&path)
+            .ok()
+            .and_then(|header| header.not_a_model())
+        {
+            Some(found) => not_models.push((path, found.in_place_of_a_model())),
+            None => models.push(path),
         }
     }
     if models.is_empty() {
-        let mut advice = "-m needs a GGUF, or a folder with some";
-        if has_safetensors {
-            advice =
-                "it holds safetensors; make a GGUF of them with llama.cpp's convert_hf_to_gguf.py";
-        }
-        bail!("{shown}: holds no GGUF: {advice}");
+        bail!("{shown}: {}", instead_of_models(&all, &not_models));
     }
+    skipped.extend(not_models);
     Ok(models)
+}
+
+/// True if a file is named as a model, and not as a later part of one.
+fn is_model_file(path: &Path) -> bool {
+    // A link to nothing is a model that cannot be read.
+    let is_file = fs::metadata(path).map_or(true, |about| about.is_file());
+    is_gguf(path) && !is_later_part(path) && is_file
+}
+
+/// Describes a folder without models, with these entries, of which some are files that are `not_models`.
+fn instead_of_models(entries: &[PathBuf], not_models: &[(PathBuf, String)]) -> String {
+    let has_safetensors = || {
+        let mut names = entries.iter().filter_map(|path| path.extension());
+        names.any(|name| name == "safetensors")
+    };
+    if let Some((path, what)) = not_models.first() {
+        let name = path.file_name().unwrap_or_default().display();
+        let more = match not_models.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and {})", count_of(n as u64, "such file")),
+        };
+        return format!(
+            "holds no model: {name} is {what}{more}: -m needs a GGUF, or a folder with some"
+        );
+    }
+    let deeper = folders_with_models(entries);
+    if let Some(first) = deeper.first() {
+        let more = match deeper.len() - 1 {
+            0 => String::new(),
+            n => format!(", or one of {} more", count_of(n as u64, "folder")),
+        };
+        return format!(
+            "holds no GGUF itself, only folders that do: give {}{more}",
+            first.display()
+        );
+    }
+    let advice = if has_safetensors() {
+        "it holds safetensors; make a GGUF of them with llama.cpp's convert_hf_to_gguf.py"
+    } else {
+        "-m needs a GGUF, or a folder with some"
+    };
+    format!("holds no GGUF: {advice}")
+}
+
+/// The folders below these entries that hold GGUFs, at most as deep as the cache of a hub has them:
+/// `models--USER--REPO/snapshots/COMMIT/Q4_K_M`.
+fn folders_with_models(folder_entries: &[PathBuf]) -> Vec<PathBuf> {
+    const DEPTH: usize = 3;
+    const MOST_FOLDERS: usize = 1000;
+    let (mut found, mut n_looked) = (Vec::new(), 0);
+    let folders = |paths: &[PathBuf]| paths.iter().filter(|path| path.is_dir()).cloned().collect();
+    let mut level: Vec<PathBuf> = folders(folder_entries);
+    for _ in 0..DEPTH {
+        let mut next = Vec::new();
+        for folder in level {
+            n_looked += 1;
+            if n_looked > MOST_FOLDERS {
+                return found;
+            }
+            let mut inside: Vec<PathBuf> = entries(&folder).collect();
+            inside.sort();
+            if inside.iter().any(|path| is_model_file(path)) {
+                found.push(folder);
+            } else {
+                next.extend::<Vec<PathBuf>>(folders(&inside));
+            }
+        }
+        level = next;
+    }
+    found
 }
 
 /// A file, and the other parts if its name is that of a part of a split model.

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::observer::{Event, Observer, Watch};
 use super::verify_model::verify_model;
 use crate::engine::Engine;
-use crate::engine::gguf::{self, Gguf};
+use crate::engine::gguf::{self, Gguf, Piece};
 use crate::hub;
 use crate::report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
 
@@ -35,6 +35,8 @@ pub fn info<E: Engine>(
         Found::Sidecar => (of_sidecar(path)?, None),
         Found::Map => (of_map(path)?, None),
         Found::Model => (of_model(path)?, None),
+        // A later piece of a model begins anywhere in it.
+        _ if Piece::of(path).is_some() => (of_model(path)?, None),
         _ => {
             let reference = Reference::open(path)?;
             (of_reference(reference.about()), Some(reference))

@@ -29,6 +29,8 @@ pub struct Shelf {
     files: BTreeMap<PathBuf, Vec<HubFile>>,
     /// True if models that `kl` has loaded are removed once they are evaluated.
     discard: bool,
+    /// True if its models were chosen by a pattern of quants.
+    has_pattern: bool,
 }
 
 /// The paths of its files: the hub has a secret.
@@ -39,14 +41,25 @@ impl fmt::Debug for Shelf {
 }
 
 impl Shelf {
-    /// A shelf of these files, each with all of its parts.
-    pub fn new(hub: Hub, files: BTreeMap<PathBuf, Vec<HubFile>>, discard: bool) -> Self {
+    /// A shelf of these files, each with all of its parts. `has_pattern`: a pattern of quants chose them.
+    pub fn new(
+        hub: Hub,
+        files: BTreeMap<PathBuf, Vec<HubFile>>,
+        discard: bool,
+        has_pattern: bool,
+    ) -> Self {
         let hub = Some(hub);
         Self {
             hub,
             files,
             discard,
+            has_pattern,
         }
+    }
+
+    /// True if a pattern chose this model, which may then be none: nobody has asked for it by its name.
+    pub fn has_by_pattern(&self, path: &Path) -> bool {
+        self.has_pattern && self.files.contains_key(path)
     }
 
     /// True if the file at `path`, or a part of it, is still to be loaded onto this machine.

@@ -44,7 +44,7 @@ pub fn verify_model<E: Engine>(
         findings.push(Finding::of("overlap", &tensor.name, what));
     }
     if findings.is_empty() {
-        findings.extend(refusal(path, engine, watch)?);
+        findings.extend(refusal(path, &header, engine, watch)?);
     }
     findings.extend(changed_files(&header, watch)?);
     for (name, both) in changes {
@@ -95,29 +95,42 @@ fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The finding that llama.cpp does not load the model, if it does not: a tensor that its architecture needs is
-/// missing or has another shape, say. No weights are loaded to find out.
-fn refusal<E: Engine>(path: &Path, engine: &E, watch: &Watch<'_>) -> Result<Option<Finding>> {
+/// The finding that llama.cpp does not load the model, or would crash on it, if that is so. No weights are loaded
+/// to find out, and nothing but causal language models.
+fn refusal<E: Engine>(
+    path: &Path,
+    header: &Gguf,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Option<Finding>, EngineError> {
+    if let Some(found) = header.not_a_model() {
+        let message = format!(
+            "its tensors' names and shapes were not checked: it is {}",
+            found.in_place_of_a_model()
+        );
+        watch.warn(Warning::new("not_a_model", message));
+        return Ok(None);
+    }
+    if let Some(fault) = header.fault().or_else(|| header.misaligned()) {
+        return Ok(Some(Finding::of("refused", &fault.tensor, fault.what)));
+    }
     let options = ModelOptions {
         is_without_weights: true,
         devices: vec!["none".to_owned()],
         ..ModelOptions::default()
     };
-    // Only causal language models are loaded: other files have no such finding.
-    let loaded = engine.inspect(path).map(|_| engine.load(path, &options));
-    let what = match loaded {
-        Ok(Err(EngineError::Model(error))) => error.what,
-        Ok(Err(error)) => return Err(error.into()),
-        _ => return Ok(None),
+    let what = match engine.load(path, &options) {
+        Ok(_) => return Ok(None),
+        Err(EngineError::Model(error)) => error.what,
+        Err(error) => return Err(error),
     };
-    if what.contains("unknown model architecture") {
-        let message = format!("its tensors' names and shapes were not checked: {what}");
-        watch.warn(Warning::new("unknown_architecture", message));
-        return Ok(None);
-    }
-    let name = what.split('\'').nth(1).unwrap_or_default();
-    let message = format!("{what}: download or convert it again");
-    Ok(Some(Finding::of("refused", name, message)))
+    // llama.cpp quotes the names of tensors, and those of architectures too.
+    let quoted = what
+        .split('\'')
+        .nth(1)
+        .filter(|_| what.contains("tensor '"));
+    let name = quoted.unwrap_or_default().to_owned();
+    Ok(Some(Finding::of("refused", &name, what)))
 }
 
 /// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros.

@@ -38,7 +38,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gguf::ModelError;
+use gguf::{ModelError, NotAModel};
 use kl_formats::{
     Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, Unmeasured,
     WindowSpec,
@@ -528,6 +528,14 @@ pub enum EngineError {
     /// The model's file cannot be read or is not a whole GGUF, or the model cannot be loaded or decoded.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The file is no causal language model by itself.
+    #[error("{}: {found}", path.display())]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+        /// What it holds instead.
+        found: NotAModel,
+    },
     /// The head of stored hidden states cannot be read.
     #[error("the head of its hidden states cannot be read: {0}")]
     ReadHead(io::Error),

@@ -26,7 +26,7 @@ fn session() -> Session {
 fn a_folder_stands_for_its_models_in_the_order_of_their_names() {
     let session = session();
     let run = session.ok("-m quants -m @q8 -r ref.gz --json o.json");
-    run.warns(&["quants/mmproj.gguf", "skipped", "clip"]);
+    run.warns(&["quants/mmproj.gguf", "skipped", "the vision or audio part"]);
     let result = session.read_json("o.json");
     assert_eq!(labels(&result), ["a", "b", "tiny-q8_0"]);
     let models = &result["models"];

@@ -2,6 +2,7 @@
 
 /// ggml's numbers of types of values.
 const U16: u32 = 2;
+const U32: u32 = 4;
 const I32: u32 = 5;
 const STRING: u32 = 8;
 
@@ -130,17 +131,23 @@ impl Gguf {
 
     /// One of two parts, as llama-gguf-split writes it.
     pub fn part(&self, part: u16) -> Vec<u8> {
-        let half = self.tensors.len() / 2;
-        let (tensors, n_pairs, pairs) = if part == 0 {
+        self.part_of(part, 2)
+    }
+
+    /// One of some parts, with about as many tensors as the others.
+    pub fn part_of(&self, part: u16, count: u16) -> Vec<u8> {
+        let start = |part: u16| self.tensors.len() * usize::from(part) / usize::from(count);
+        let tensors = &self.tensors[start(part)..start(part + 1)];
+        let (n_pairs, pairs) = if part == 0 {
             let pairs = &self.bytes[START..self.pairs_end];
-            (&self.tensors[..half], Cursor(&self.bytes, 16).u64(), pairs)
+            (Cursor(&self.bytes, 16).u64(), pairs)
         } else {
-            (&self.tensors[half..], 0, &[][..])
+            (0, &[][..])
         };
         let n_tensors = self.tensors.len() as i32;
         let of_split = [
             Pair::number("split.no", part),
-            Pair::number("split.count", 2),
+            Pair::number("split.count", count),
             Pair("split.tensors.count", I32, n_tensors.to_le_bytes().to_vec()),
         ];
         let of_split: Vec<u8> = of_split.iter().flat_map(Pair::bytes).collect();
@@ -166,6 +173,34 @@ impl Gguf {
         &mut self.tensors[index].1
     }
 
+    /// The number of tensors.
+    pub fn n_tensors(&self) -> u16 {
+        self.tensors.len() as u16
+    }
+
+    /// Removes the tensors of a layer.
+    pub fn remove_layer(&mut self, layer: u32) {
+        let start = format!("blk.{layer}.");
+        self.tensors
+            .retain(|(info, _)| !info[8..].starts_with(start.as_bytes()));
+    }
+
+    /// Adds a copy of a tensor under another name of the same length.
+    pub fn add_copy(&mut self, name: &str, other: &str) {
+        assert_eq!(name.len(), other.len());
+        let (mut info, data) = self.tensors[self.index(name)].clone();
+        info[8..8 + name.len()].copy_from_slice(other.as_bytes());
+        self.tensors.push((info, data));
+    }
+
+    /// Sets the type that a tensor states.
+    pub fn set_type(&mut self, name: &str, kind: u32) {
+        let index = self.index(name);
+        let info = &mut self.tensors[index].0;
+        let at = info.len() - 4;
+        info[at..].copy_from_slice(&kind.to_le_bytes());
+    }
+
     pub fn remove(&mut self, name: &str) {
         self.tensors.remove(self.index(name));
     }
@@ -181,6 +216,30 @@ impl Gguf {
         let (from, to) = (offset(index - 1), offset(index));
         file.copy_within(from..from + 8, to);
         file
+    }
+
+    /// The whole file, whose first tensor lies at 16 bytes past a multiple of 32.
+    pub fn with_alignment_of_16(&self) -> Vec<u8> {
+        let file = self.whole();
+        let infos: usize = self.tensors.iter().map(|(info, _)| info.len() + 8).sum();
+        let data = (self.pairs_end + infos).next_multiple_of(ALIGNMENT);
+        let alignment = Pair("general.alignment", U32, 16u32.to_le_bytes().to_vec());
+        // The data move by what the pairs take, and by 16 bytes more.
+        let added = alignment.bytes().len();
+        let empty = Pair::text("filler", "").bytes().len();
+        let end = self.pairs_end + infos + added + empty;
+        let filler = " ".repeat((2 * ALIGNMENT + 16 - end % ALIGNMENT) % ALIGNMENT);
+        let pairs = [alignment.bytes(), Pair::text("filler", &filler).bytes()].concat();
+        let n_pairs = Cursor(&file, 16).u64() + 2;
+        let header = &file[START..self.pairs_end + infos];
+        [
+            &file[..16],
+            &n_pairs.to_le_bytes(),
+            &pairs,
+            header,
+            &file[data..],
+        ]
+        .concat()
     }
 
     /// A file with the start of this one, and these pairs and tensors.

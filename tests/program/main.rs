@@ -22,6 +22,7 @@ mod evaluate;
 #[cfg(unix)]
 mod few_threads;
 mod folders;
+mod foreign_files;
 mod gate;
 mod generate;
 mod groups;

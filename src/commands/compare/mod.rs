@@ -12,6 +12,7 @@ use kl_formats::{
     About, ModelIdentity, Reference, ReferenceSummary, SidecarHeader, States, WindowSpec,
 };
 
+use super::Shelf;
 use super::context::check_models;
 use super::evaluation::{
     ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each, header_against,
@@ -46,7 +47,8 @@ pub fn compare<E: Engine + Sync>(
     drop(reference);
     let others = settings.others.iter();
     let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
-    let mut queue = Queue::new(watch, &subjects);
+    let shelf = Shelf::default();
+    let mut queue = Queue::new(watch, &subjects, &shelf);
     queue.look_ahead(|subject| {
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
         let mut expected = header.clone();

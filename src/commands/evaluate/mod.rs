@@ -32,13 +32,10 @@ pub fn evaluate<E: Engine>(
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
     for (path, what) in &settings.skipped {
-        let path = path.display();
-        watch.note(&format!(
-            "{path}: skipped: holds no language model ({what})"
-        ));
+        watch.note(&format!("{}: skipped: {what}", path.display()));
     }
     let subjects = settings.subjects();
-    let queue = Queue::new(watch, &subjects);
+    let queue = Queue::new(watch, &subjects, &settings.shelf);
     match &settings.reference {
         ReferenceSource::File { path, n_ctx } => {
             against_file(settings, path, *n_ctx, engine, watch, queue)

@@ -2,9 +2,11 @@
 
 use anyhow::{Error, Result, anyhow};
 
+use crate::commands::Shelf;
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::report::{Comparer, EvaluationRow};
 use crate::commands::settings::{ResultSettings, Subject};
+use crate::engine::EngineError;
 use crate::pipeline::RowsHere;
 use crate::report::comparison::{Comparison, NEAR};
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report, faulty_rows};
@@ -29,15 +31,21 @@ pub struct Queue<'q> {
     usable: Vec<(usize, &'q Subject)>,
     /// The number of all.
     n: usize,
+    /// The models of a hub, among which a pattern may have chosen files that are no model by themselves.
+    shelf: &'q Shelf,
+    /// Those that were skipped for that.
+    skipped: Vec<Failure>,
     /// The report so far.
     report: Report,
 }
 
 impl<'q> Queue<'q> {
     /// All evaluations of a run.
-    pub fn new(watch: &'q Watch<'q>, subjects: &'q [Subject]) -> Self {
+    pub fn new(watch: &'q Watch<'q>, subjects: &'q [Subject], shelf: &'q Shelf) -> Self {
         Self {
             watch,
+            shelf,
+            skipped: Vec::new(),
             usable: subjects.iter().enumerate().collect(),
             n: subjects.len(),
             report: Report::default(),
@@ -65,8 +73,23 @@ impl<'q> Queue<'q> {
         self.usable.is_empty()
     }
 
-    /// Notes that an evaluation could not be done, and reports it where others follow.
+    /// Notes that an evaluation could not be done, and reports it where others follow. A file that is no model
+    /// by itself is skipped if nobody has asked for it by its name.
     fn fail(&mut self, subject: &Subject, error: &Error) {
+        if let Some(EngineError::NotAModel { path, found }) = error.downcast_ref()
+            && self.shelf.has_by_pattern(&subject.path)
+        {
+            let shown = path.display();
+            self.watch.note(&format!(
+                "{shown}: skipped: {}",
+                found.in_place_of_a_model()
+            ));
+            self.skipped.push(Failure {
+                path: shown.to_string(),
+                error: one_line(error),
+            });
+            return;
+        }
         let cell = subject.cell.map(|cell| format!("{cell}: "));
         let error = cell.unwrap_or_default() + &one_line(error);
         if self.n > 1 {
@@ -151,6 +174,9 @@ pub fn evaluate_each(
     }
     watch.evaluates(None);
     let mut report = queue.report;
+    if report.models.is_empty() && report.failed.is_empty() {
+        report.failed = queue.skipped;
+    }
     if !comparer.rows.is_empty() {
         let comparison = compare(settings, comparer, &report.models, watch);
         watch.event(&Event::Compared(&comparison));

@@ -57,7 +57,7 @@ pub struct WriteSettings {
 pub struct EvaluateSettings {
     /// The GGUFs to evaluate, one after another.
     pub models: Vec<PathBuf>,
-    /// GGUFs of a given folder that hold no language model, and what they hold.
+    /// Files of a given folder that are no language model by themselves, and what they are.
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
     pub vocabulary: ComparedVocabulary,

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::{Gguf, ModelError, Result, Tensor, Value, instead_of_gguf, sample_sha256};
+use super::pieces::{JOINED, is_joined};
+use super::{
+    Gguf, ModelError, Result, Tensor, Value, foreign_types, instead_of_gguf, sample_sha256,
+};
 
 /// The file's first bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -231,7 +234,8 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
     let alignment = gguf
         .number("general.alignment")
         .unwrap_or(DEFAULT_ALIGNMENT);
-    gguf.tensors = tensors(&mut cursor, n_tensors, alignment)?;
+    let architecture = gguf.architecture().unwrap_or_default().to_owned();
+    gguf.tensors = tensors(&mut cursor, n_tensors, alignment, &architecture)?;
     let model = gguf.text("tokenizer.ggml.model").map(str::to_owned);
     let tokens = gguf.tokenizer.take().zip(model);
     gguf.tokenizer = tokens.map(|(tokens, model)| TokenizerIdentity { model, ..tokens });
@@ -250,13 +254,20 @@ fn read_start(cursor: &mut Cursor) -> Result<()> {
     } else if cursor.array::<4>()? != MAGIC {
         instead_of_gguf(&cursor.path)
     } else {
-        let version = cursor.u32()?;
-        if matches!(version, 2 | 3) {
-            return Ok(());
+        match cursor.u32()? {
+            2 | 3 => return Ok(()),
+            1 => "GGUF version 1, of August 2023, which llama.cpp does not read any more: download a newer file of this model, or convert the original again".to_owned(),
+            version if matches!(version.swap_bytes(), 1..=3) => format!(
+                "a big-endian GGUF, as s390x has them: make it little-endian with llama.cpp's gguf-py (gguf-convert-endian {} little), or download a file for this machine",
+                cursor.path.display()
+            ),
+            version @ 4..=99 => format!(
+                "GGUF version {version}: kl reads 2 and 3: use a newer kl, or download a file of version 3"
+            ),
+            version => format!(
+                "not a GGUF model: it begins like one, but states version {version}: download it again"
+            ),
         }
-        format!(
-            "GGUF version {version}: kl reads 2 and 3, little-endian: convert the model again, or use a newer kl"
-        )
     };
     Err(ModelError::new(&cursor.path, what))
 }
@@ -329,11 +340,16 @@ fn list(cursor: &mut Cursor, key: &str, gguf: &mut Gguf) -> Result<Value> {
 }
 
 /// Reads all infos, and checks that each tensor's data ends within the file.
-fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> {
+fn tensors(
+    cursor: &mut Cursor,
+    n: u64,
+    alignment: i128,
+    architecture: &str,
+) -> Result<Vec<Tensor>> {
     // Not collected at once: the number may be damaged.
     let mut tensors = Vec::new();
     for _ in 0..n {
-        tensors.push(tensor(cursor)?);
+        tensors.push(tensor(cursor, architecture)?);
     }
     let stated = u64::try_from(alignment).ok();
     let valid = stated.filter(|n| n.is_power_of_two() && *n <= 1 << 30);
@@ -341,7 +357,9 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> 
         let limit = "not a power of 2 up to 2^30";
         cursor.corrupt(format!("general.alignment is {alignment}, {limit}"))
     })?;
-    let start = cursor.offset.saturating_add(alignment - 1) & !(alignment - 1);
+    let padded = |offset: u64| offset.saturating_add(alignment - 1) & !(alignment - 1);
+    let start = padded(cursor.offset);
+    let mut data_end = start;
     for tensor in &mut tensors {
         let name = &tensor.name;
         tensor.offset = tensor.offset.saturating_add(start);
@@ -350,12 +368,16 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: i128) -> Result<Vec<Tensor>> 
             let what = format!("tensor {name:?} ends at byte {end}");
             return Err(cursor.damaged("incomplete", cursor.len, what));
         }
+        data_end = data_end.max(end);
+    }
+    if is_joined(&cursor.path, [data_end, padded(data_end)]) {
+        return Err(ModelError::new(&cursor.path, JOINED));
     }
     Ok(tensors)
 }
 
 /// Reads an info; its offset counts from the start of all tensors' data.
-fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
+fn tensor(cursor: &mut Cursor, architecture: &str) -> Result<Tensor> {
     let name = cursor.name(MAX_NAME_BYTES)?;
     let n_dims = cursor.u32()?;
     if n_dims > MAX_DIMS {
@@ -364,8 +386,11 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     let shape: Vec<u64> = (0..n_dims).map(|_| cursor.u64()).collect::<Result<_>>()?;
     let (type_id, offset) = (cursor.u32()?, cursor.u64()?);
     let kind = GgmlType::of(type_id).ok_or_else(|| {
-        let what = format!("tensor {name:?} has type {type_id}, which is unknown: use a newer kl");
-        ModelError::new(&cursor.path, what)
+        let explained = foreign_types::explain(type_id, architecture);
+        ModelError::new(
+            &cursor.path,
+            format!("tensor {name:?} has type {explained}"),
+        )
     })?;
     let (mut dimensions, row) = (shape.iter(), shape.first().copied().unwrap_or(1));
     let elements = dimensions.try_fold(1_u64, |product, n| product.checked_mul(*n));

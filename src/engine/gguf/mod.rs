@@ -24,7 +24,11 @@
 #[cfg(test)]
 #[path = "../../../formats/src/testing/change.rs"]
 pub(crate) mod change;
+mod faults;
+mod foreign_types;
 mod header;
+mod pieces;
+mod purpose;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -36,7 +40,10 @@ use std::path::{Path, PathBuf};
 use kl_formats::{Found, GgmlType, Kind, ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
+pub use faults::FileFault;
 pub use header::{Cursor, open};
+pub use pieces::Piece;
+pub use purpose::NotAModel;
 
 /// The contents of the header of a model's file; of a split model, those of all its files.
 #[derive(Debug, Default)]
@@ -108,7 +115,10 @@ pub struct Tensor {
 /// A file that cannot be read, or is not a whole GGUF of a version that is known; a part that is not the
 /// first, or does not have the name that llama.cpp looks for.
 pub fn read(path: &Path) -> Result<Gguf> {
-    let mut model = header::read(path)?;
+    let mut model = header::read(path).map_err(|error| match Piece::of(path) {
+        Some(piece) if path.is_file() => ModelError::new(path, piece.advice()),
+        _ => error,
+    })?;
     let split = |key: &str| model.number(key).and_then(|n| u16::try_from(n).ok());
     let count = match split("split.no").zip(split("split.count")) {
         Some((0, count @ 2..)) => count,
@@ -228,17 +238,6 @@ impl Gguf {
             (own != other).then(|| ((*name).to_owned(), what))
         });
         changed.collect()
-    }
-
-    /// Pairs of tensors that overlap: the second begins within the data of the first.
-    pub fn overlaps(&self) -> Vec<[&Tensor; 2]> {
-        let mut sorted: Vec<&Tensor> = self.tensors.iter().collect();
-        sorted.sort_by_key(|tensor| (tensor.file, tensor.offset));
-        let overlaps = sorted.array_windows().copied().filter(|[before, tensor]| {
-            let end = before.offset.saturating_add(before.bytes);
-            before.file == tensor.file && tensor.offset < end
-        });
-        overlaps.collect()
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.
@@ -417,7 +416,7 @@ fn instead_of_gguf(path: &Path) -> String {
         Found::Zip | Found::SafetensorsFile => "make a GGUF with llama.cpp's convert_hf_to_gguf.py",
         Found::OldModel => "convert the original model again, or download it as GGUF",
         Found::LfsPointer => "run 'git lfs pull' there",
-        Found::WebPage => "download the model again",
+        Found::WebPage | Found::Zeros => "download the model again",
         Found::Imatrix => "give the model that it was computed with",
         Found::Text => "give a model in GGUF format (a text goes to -t)",
         _ => "give a model in GGUF format",

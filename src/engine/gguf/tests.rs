@@ -2,6 +2,7 @@
 
 mod large;
 pub(crate) mod made;
+mod purpose;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -193,6 +194,22 @@ fn tensors_are_found_in_the_part_that_holds_them() {
     assert_eq!(read("none"), None);
 }
 
+#[test]
+fn parts_that_cat_has_joined_are_named() {
+    let (whole, joined) = (sample().bytes(), "were joined with cat");
+    // With the padding after the last tensor, as llama-gguf-split writes it, and without.
+    for padding in [0, 28] {
+        let first = [&whole[..], &vec![0; padding]].concat();
+        assert!(read_bytes(&first).is_ok());
+        let message = read_bytes(&[&first[..], &whole].concat()).unwrap_err();
+        assert!(message.what.contains(joined), "{message}");
+    }
+    // The first part may hold no tensor.
+    let empty = Model::default().bytes();
+    let message = read_bytes(&[empty, whole].concat()).unwrap_err();
+    assert!(message.what.contains(joined), "{message}");
+}
+
 /// A weight of a type that ggml has no product for would end the process by a signal.
 #[test]
 fn weights_that_cannot_be_multiplied_are_refused() {
@@ -240,8 +257,16 @@ fn other_files_and_versions_are_refused() {
     let start = |version: u32| [&MAGIC[..], &version.to_le_bytes(), &[0; 16]].concat();
     assert!(message(b"").contains("0 bytes"));
     assert!(message(b"PK\x03\x04").contains("not a GGUF"));
-    assert!(message(&start(1)).contains("version 1"));
-    assert!(message(&start(4)).contains("version 4"));
+    for (version, words) in [
+        (1, "version 1, of August 2023"),
+        (4, "version 4: kl reads 2 and 3"),
+        (3 << 24, "a big-endian GGUF"),
+        (0, "not a GGUF model: it begins like one"),
+        (1000, "states version 1000: download"),
+    ] {
+        let message = message(&start(version));
+        assert!(message.contains(words), "{message}");
+    }
     let error = read(Path::new("/no/such/file")).unwrap_err().to_string();
     assert!(error.starts_with("/no/such/file: cannot open: "), "{error}");
     let error = read(Path::new("/")).unwrap_err().to_string();
@@ -280,7 +305,10 @@ fn hostile_counts_and_shapes_are_refused() {
     let mut model = sample();
     model.tensor("a", &[1], 9999, 0);
     let error = read_bytes(&model.bytes()).unwrap_err().to_string();
-    assert!(error.contains("has type 9999, which is unknown"), "{error}");
+    assert!(
+        error.contains("has type 9999, which is of no program"),
+        "{error}"
+    );
     for counts in [[max, 0], [0, max], [max / 24, 0], [1 << 40, 1 << 40]] {
         let bytes = [&MAGIC[..], &3u32.to_le_bytes(), &words(&counts), &[0; 100]].concat();
         assert!(read_bytes(&bytes).is_err());

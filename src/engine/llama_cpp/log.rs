@@ -81,11 +81,17 @@ pub(super) fn errors_with_advice() -> String {
 
 /// Adds what to do to a reason why a model or a context cannot be created or used.
 pub(super) fn with_advice(reason: String) -> String {
-    let mentioned = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    match ADVICE.iter().find(|(words, _)| mentioned(words)) {
-        Some((_, advice)) => format!("{reason} ({advice})"),
+    match advice_on_log(&reason) {
+        Some(advice) => format!("{reason} ({advice})"),
         None => reason,
     }
+}
+
+/// The advice on a reason of llama.cpp's, if there is some.
+pub(super) fn advice_on_log(reason: &str) -> Option<&'static str> {
+    let mentioned = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    let found = ADVICE.iter().find(|(words, _)| mentioned(words));
+    found.map(|(_, advice)| *advice)
 }
 
 /// Receives a message of llama.cpp or ggml, or a piece of one.

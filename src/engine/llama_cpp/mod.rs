@@ -26,6 +26,7 @@ mod ggml;
 mod guard;
 mod head;
 mod hidden_states;
+mod load_errors;
 mod log;
 mod model;
 mod params;
@@ -146,8 +147,14 @@ impl Engine for LlamaCpp {
 /// token.
 fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     let header = gguf::read(path)?;
-    let fault = unsuitable(&header).map(|what| EngineError::model(path, what));
-    fault.map_or(Ok(header), Err)
+    if let Some(found) = header.not_a_model() {
+        let path = path.to_owned();
+        return Err(EngineError::NotAModel { path, found });
+    }
+    match header.fault() {
+        Some(fault) => Err(EngineError::model(path, fault.what)),
+        None => Ok(header),
+    }
 }
 
 /// Architectures whose layers are all recurrent (`llm_arch_is_recurrent` in `llama-arch.cpp`).
@@ -172,47 +179,4 @@ fn layers(header: &Gguf) -> Layers {
     } else {
         Layers::Attention
     }
-}
-
-/// Architectures that see later tokens, or have no head, without a key in the file that states it:
-/// text diffusion and embedding models of llama.cpp's `src/models`.
-const NOT_CAUSAL: &str = "dream llada llada-moe rnd1 gemma-embedding llama-embed";
-
-/// Names what a GGUF holds instead of a causal language model, and what to do. llama.cpp would decode
-/// some of these without an error, and report a missing tensor for the others.
-fn unsuitable(header: &Gguf) -> Option<String> {
-    let architecture = header.architecture().unwrap_or_default();
-    let part = match header.text("general.type").unwrap_or_default() {
-        "adapter" => "a LoRA adapter (llama-export-lora merges it into its model)",
-        "imatrix" => "an importance matrix",
-        kind if kind == "mmproj" || architecture == "clip" => "the vision or audio part (mmproj)",
-        "vocab" => "a vocabulary without tensors",
-        _ => "",
-    };
-    if !part.is_empty() {
-        return Some(format!(
-            "{part}, not a model: give the model that it belongs to"
-        ));
-    }
-    let number = |name| header.architecture_number(name);
-    let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
-    let what = if matches!(architecture, "t5" | "t5encoder") {
-        format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if number("attention.causal") == Some(0)
-        || architecture.contains("bert")
-        || has_word(NOT_CAUSAL, architecture)
-    {
-        format!("a model without causal attention ({architecture})")
-    } else if number("pooling_type").is_some_and(|pooling| pooling != 0) {
-        format!("an embedding model ({architecture} with pooling)")
-    } else if tokenizer.is_none_or(|model| matches!(model, "none" | "no_vocab")) {
-        format!("a GGUF without a vocabulary ({architecture})")
-    } else if header.tensors.is_empty() {
-        "a vocabulary without tensors".to_owned()
-    } else {
-        return None;
-    };
-    Some(format!(
-        "{what}, which predicts no next token: give a causal language model"
-    ))
 }

@@ -23,7 +23,8 @@ use super::exchange::{Weight, disable_graph_reuse};
 use super::guard::{calls, guarded};
 use super::head::HeadProduct;
 use super::hidden_states::{Probe, Tap};
-use super::log::{errors_with_advice, last_log_errors, while_loading, with_advice};
+use super::load_errors;
+use super::log::{last_log_errors, while_loading};
 use super::params::ModelParams;
 use super::tokenizer::{piece, tokenize};
 use super::trace::Tracer;
@@ -203,6 +204,12 @@ impl<'b> LlamaCppModel<'b> {
         };
         let (started, before) = (Instant::now(), stamp());
         let header = inspect(path)?;
+        let is_mapped = options.use_mmap != Some(false)
+            && !options.is_exchangeable
+            && !options.is_without_weights;
+        if let Some(fault) = header.misaligned().filter(|_| is_mapped) {
+            return Err(EngineError::model(path, fault.what));
+        }
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
         if options.is_exchangeable {
@@ -220,7 +227,7 @@ impl<'b> LlamaCppModel<'b> {
                 return Err(EngineError::model(path, what));
             }
         }
-        let (model, n_layers) = open(path, &params)?;
+        let (model, n_layers) = open(path, &header, &params)?;
         if stamp() != before {
             let what = "changed while it was loaded: wait until it is complete, and try again";
             return Err(EngineError::model(path, what));
@@ -250,20 +257,26 @@ impl<'b> LlamaCppModel<'b> {
 }
 
 /// Loads the weights, and counts the layers that can be offloaded.
-fn open(path: &Path, params: &ModelParams) -> Result<(LlamaModel, u32), EngineError> {
+fn open(
+    path: &Path,
+    header: &Gguf,
+    params: &ModelParams,
+) -> Result<(LlamaModel, u32), EngineError> {
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
     let load = || unsafe { calls::llama_model_load_from_file(params.file.as_ptr(), params.raw) };
     let loaded = while_loading(path, || guarded(load));
     let model = match loaded.map(NonNull::new) {
         Ok(Some(model)) => Ok(model),
-        Ok(None) => Err(errors_with_advice()),
-        Err(exception) => Err(with_advice(exception)),
+        Ok(None) => Err(last_log_errors()),
+        Err(exception) => Err(exception),
     };
     let model = model.map_err(|reason| {
+        let advice = load_errors::advice(&reason, header);
+        let advice = advice.map_or(String::new(), |advice| format!(" ({advice})"));
         EngineError::model(
             path,
-            format!("llama.cpp could not load the model: {reason}"),
+            format!("llama.cpp could not load the model: {reason}{advice}"),
         )
     })?;
     // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
