@@ -11,6 +11,7 @@ use kl_formats::{
 };
 use rayon::prelude::*;
 
+use super::folder::is_gguf;
 use super::observer::{Event, Observer, Watch};
 use super::verify_model::verify_model;
 use crate::engine::Engine;
@@ -35,12 +36,10 @@ pub fn info<E: Engine>(
         Found::Sidecar => (of_sidecar(path)?, None),
         Found::Map => (of_map(path)?, None),
         Found::Model => (of_model(path)?, None),
-        // A later piece of a model begins anywhere in it.
-        _ if Piece::of(path).is_some() => (of_model(path)?, None),
-        _ => {
-            let reference = Reference::open(path)?;
-            (of_reference(reference.about()), Some(reference))
-        }
+        Found::Reference(_) => reference_of(path)?,
+        // What is named as a model is one that cannot be read: a web page, or a piece that begins anywhere.
+        _ if is_gguf(path) || Piece::of(path).is_some() => (of_model(path)?, None),
+        _ => reference_of(path)?,
     };
     info.path = path.display().to_string();
     if original.is_some() && info.gguf.is_none() {
@@ -78,6 +77,12 @@ pub fn info<E: Engine>(
     }
     info.warnings = watch.warnings();
     Ok(info)
+}
+
+/// Describes a reference, which may be read whole.
+fn reference_of(path: &Path) -> Result<(Info, Option<Reference>)> {
+    let reference = Reference::open(path)?;
+    Ok((of_reference(reference.about()), Some(reference)))
 }
 
 fn of_sidecar(path: &Path) -> Result<Info> {

@@ -130,6 +130,12 @@ fn files_cut_up_or_joined_say_how_to_make_them_whole() {
             &[name, "a piece of m.gguf", command],
         );
     }
+    session.write("page.gguf", "<!DOCTYPE html>");
+    session.fails(
+        "info page.gguf",
+        1,
+        &["a web page", "download the model again"],
+    );
     session.write("zeros.gguf", vec![0; 4096]);
     session.fails(
         "info zeros.gguf",
