@@ -45,6 +45,7 @@ use anyhow::{Result, bail};
 use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
+use crate::input::chat_template;
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
@@ -67,6 +68,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let [_, word] = &*args
+        && word == chat_template::COMMAND
+    {
+        return chat_template::serve();
+    }
+    chat_template::contain_templates(stop::asked);
     limits::raise_open_files();
     let mut args = match short_flags::expand(args) {
         Ok(args) => args,

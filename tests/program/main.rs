@@ -13,6 +13,7 @@ mod base_files;
 mod chat_templates;
 mod check;
 mod compare;
+mod contained_templates;
 mod conversations;
 mod convert;
 mod devices;

@@ -21,7 +21,7 @@ use minijinja::value::ValueKind;
 use serde_json::value::RawValue;
 
 use super::renderer::Variables;
-use super::{TemplateError, values};
+use super::{TemplateError, python, values};
 
 /// A text that no template has.
 const PROBE: &str = "kl-probe-of-parts";
@@ -33,7 +33,7 @@ const PROBE: &str = "kl-probe-of-parts";
 /// A value that cannot be read, or arguments that are a string but not JSON.
 pub(super) fn of_json(json: &RawValue, takes_objects: bool) -> Result<Value, TemplateError> {
     let message = values::of_json(json).map_err(|error| TemplateError(error.to_string()))?;
-    with_arguments(with_reasoning(message), takes_objects)
+    with_arguments(with_reasoning(without_nulls(&message)), takes_objects)
 }
 
 /// The messages as a template needs them. `render` applies it; `None` where it refuses.
@@ -172,14 +172,11 @@ fn with_arguments(message: Value, as_objects: bool) -> Result<Value, TemplateErr
         let arguments = field(&function, "arguments");
         let arguments = match arguments.as_str() {
             _ if arguments.is_undefined() => return Ok(call),
-            Some(text) if as_objects => serde_json::from_str(text).map_err(|error| {
+            Some(text) if as_objects => object(text).map_err(|error| {
                 let what = "the arguments of a tool call are a string that is not JSON";
                 TemplateError(format!("{what}: {error}"))
             })?,
-            None if !as_objects => {
-                let json = serde_json::to_string(&arguments);
-                Value::from(json.map_err(|error| TemplateError(error.to_string()))?)
-            }
+            None if !as_objects => Value::from(python::compact(&arguments)?),
             _ => return Ok(call),
         };
         Ok(with(
@@ -190,6 +187,24 @@ fn with_arguments(message: Value, as_objects: bool) -> Result<Value, TemplateErr
     });
     let changed = changed.collect::<Result<Vec<Value>, TemplateError>>()?;
     Ok(with(&message, "tool_calls", &Value::from(changed)))
+}
+
+/// The value of a text in JSON.
+fn object(text: &str) -> Result<Value, serde_json::Error> {
+    values::of_json(serde_json::from_str(text)?)
+}
+
+/// A message without the keys whose value is null, as transformers passes it on: OpenAI's API has
+/// `"content": null` beside calls of tools, and `"tool_calls": null` beside a content.
+fn without_nulls(message: &Value) -> Value {
+    if message.kind() != ValueKind::Map {
+        return message.clone();
+    }
+    let fields = items(message).map(|key| {
+        let value = message.get_item(&key).unwrap_or_default();
+        (key, value)
+    });
+    Value::from_pairs(fields.filter(|(_, value)| !value.is_none()))
 }
 
 /// The names of a message's reasoning. transformers fills in the first two from any of them.

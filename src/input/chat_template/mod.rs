@@ -2,8 +2,9 @@
 //! to answer.
 //!
 //! Templates are Jinja, written for Python's jinja2 as Hugging Face's transformers configures it. A
-//! template comes with a model from anywhere, so what it may use is limited (`renderer`).
+//! template comes with a model from anywhere, so it is rendered in a process of its own (`contained`).
 
+mod contained;
 mod generation_tags;
 mod messages;
 mod python;
@@ -20,6 +21,8 @@ use minijinja::Error;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use contained::ContainedTemplate;
+pub use contained::{COMMAND, contain_templates, serve};
 use renderer::Renderer;
 use request::{Conversation, TemplateSource};
 pub use request::{Message, TemplateValues};
@@ -27,7 +30,7 @@ pub use request::{Message, TemplateValues};
 /// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    renderer: Renderer,
+    rendering: Rendering,
     /// SHA-256 (hex) of the template's source.
     pub sha256: String,
     pub source: String,
@@ -35,6 +38,15 @@ pub struct ChatTemplate {
     defaults: TemplateValues,
     /// True if answers are in channels, as gpt-oss gives them.
     pub has_channels: bool,
+}
+
+/// Where a template is rendered.
+#[derive(Debug)]
+enum Rendering {
+    /// In a process of its own, as in the program.
+    Contained(ContainedTemplate),
+    /// In this process, as in tests of this library, which have no program.
+    Here(Renderer),
 }
 
 /// Why a template cannot be compiled, or applied to these messages: one line, with the line number
@@ -67,12 +79,16 @@ impl ChatTemplate {
             .chain(missing)
             .map(|(name, json)| (name.to_owned(), json))
             .collect();
-        let renderer = Renderer::new(&TemplateSource {
+        let template = TemplateSource {
             source: source.into(),
             defaults: defaults.clone(),
-        })?;
+        };
+        let rendering = match ContainedTemplate::start(&template)? {
+            Some(contained) => Rendering::Contained(contained),
+            None => Rendering::Here(Renderer::new(&template)?),
+        };
         Ok(Self {
-            renderer,
+            rendering,
             sha256: hex(&Sha256::digest(source)),
             source: source.to_owned(),
             defaults,
@@ -142,11 +158,15 @@ impl ChatTemplate {
         values: &TemplateValues,
         asks: bool,
     ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
-        let marked = self.renderer.render(&Conversation {
+        let conversation = Conversation {
             messages: messages.into(),
             values: Cow::Borrowed(values),
             asks,
-        })?;
+        };
+        let marked = match &self.rendering {
+            Rendering::Contained(contained) => contained.render(&conversation),
+            Rendering::Here(renderer) => renderer.render(&conversation),
+        }?;
         Ok(generation_tags::without_marks(marked))
     }
 }

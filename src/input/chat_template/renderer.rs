@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Value};
+use minijinja::{Environment, Template, Value};
 
 use super::request::{Conversation, TemplateSource};
 use super::{ASKS, TemplateError, messages, python, source, values};
@@ -41,6 +41,7 @@ impl Renderer {
         environment.set_fuel(Some(FUEL));
         python::add_to(&mut environment);
         environment.add_template_owned(NAME, source::for_minijinja(&template.source))?;
+        refuse_arguments(&environment.get_template(NAME)?)?;
         let mut renderer = Self {
             environment,
             takes_parts_only: false,
@@ -91,6 +92,21 @@ impl Renderer {
         template.render_captured_to(Value::from(values), &mut text)?;
         String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
     }
+}
+
+/// The variables by which jinja2's macros get more arguments than they name; minijinja would leave them
+/// empty.
+const ARGUMENTS: [&str; 2] = ["varargs", "kwargs"];
+
+/// Refuses a template that uses [`ARGUMENTS`].
+fn refuse_arguments(template: &Template<'_, '_>) -> Result<(), TemplateError> {
+    let variables = template.undeclared_variables(false);
+    let used = ARGUMENTS.into_iter().find(|name| variables.contains(*name));
+    used.map_or(Ok(()), |name| {
+        let what =
+            format!("it uses {name}, the other arguments of a macro, which kl does not support");
+        Err(TemplateError(what))
+    })
 }
 
 /// The values of variables in JSON.
