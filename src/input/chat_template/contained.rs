@@ -38,8 +38,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// The most that is read of the process's last words.
 const MAX_LAST_WORDS: u64 = 4096;
 
-/// What to do about a template that is stopped.
-const ADVICE: &str = "choose another template with --chat-template-file, or use --no-chat-template";
+/// What to do about a template that was stopped while it rendered a prompt. Callers of what compiles one say so.
+const ADVICE: &str =
+    "; choose another template with --chat-template-file, or use --no-chat-template";
 
 /// True if the user wants to stop.
 type ShouldStop = fn() -> bool;
