@@ -46,7 +46,7 @@ enum Rendering {
     /// In a process of its own, as in the program.
     Contained(ContainedTemplate),
     /// In this process, as in tests of this library, which have no program.
-    Here(Renderer),
+    Here(Box<Renderer>),
 }
 
 /// Why a template cannot be compiled, or applied to these messages: one line, with the line number
@@ -85,7 +85,7 @@ impl ChatTemplate {
         };
         let rendering = match ContainedTemplate::start(&template)? {
             Some(contained) => Rendering::Contained(contained),
-            None => Rendering::Here(Renderer::new(&template)?),
+            None => Rendering::Here(Renderer::new(&template)?.into()),
         };
         Ok(Self {
             rendering,
