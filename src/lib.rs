@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod commands;
 pub mod engine;
+mod file_id;
 pub mod hub;
 pub mod input;
 mod lock;

@@ -13,9 +13,10 @@ use kl_formats::{BackendIdentity, Calls, ModelIdentity};
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
+use crate::engine::gguf::ModelError;
 use crate::engine::{
-    ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model, default_batch,
-    default_calls, memory,
+    ContextOptions, DeviceKind, Engine, EngineError, FileChange, FlashAttention, GpuLayers, Layers,
+    Model, default_batch, default_calls, memory,
 };
 use crate::pipeline::{DeviceClock, Error, Sources};
 use crate::report::Warning;
@@ -32,8 +33,8 @@ pub fn flash_attention(backend: Option<&BackendIdentity>) -> Option<FlashAttenti
     FlashAttention::from_str(backend?.flash_attn.as_deref()?, false).ok()
 }
 
-/// Chooses a context's options: what the user set, else what the reference was computed with, else
-/// what keeps the output buffer bounded.
+/// Chooses a context's options for windows of at most `n_ctx` tokens: what the user set, else what the
+/// reference was computed with, else what keeps the output buffer bounded.
 pub fn context_options(
     run: &RunSettings,
     n_ctx: u32,
@@ -46,7 +47,7 @@ pub fn context_options(
     let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, split);
     let flash_attn = run.flash_attn.or(flash_attention(precedents[0]));
     ContextOptions {
-        n_ctx,
+        n_ctx: n_ctx.max(decoding.least_n_ctx),
         calls,
         n_seq,
         // Else each token of a batch would look at those of all its windows.
@@ -75,6 +76,37 @@ pub fn context_sources<'m, M: Model + Sync>(
         device: is_offloaded.then(DeviceClock::default),
         n_windows: options.n_seq as usize,
     }
+}
+
+/// Checks, before its numbers are kept, that the file of a model is the one that was loaded. Warns of a file
+/// that is another one now, but whose bytes were read before that.
+///
+/// # Errors
+/// If it was written to while the weights were read from it.
+pub fn check_files(model: &impl Model, watch: &Watch<'_>) -> Result<(), EngineError> {
+    let facts = model.facts();
+    let what = match model.file_change() {
+        None => return Ok(()),
+        Some(FileChange::Rewritten) if facts.is_mapped => {
+            let what = "changed while it was read: wait until it is complete, and try again";
+            return Err(EngineError::Changed(ModelError::new(&facts.path, what)));
+        }
+        Some(FileChange::Rewritten) => "was written to",
+        Some(FileChange::Replaced) => "was replaced or removed",
+    };
+    let message = format!(
+        "{}: {what} after it was loaded: the numbers are those of the file that was loaded",
+        facts.path.display()
+    );
+    watch.warn_once(Warning::new("model_replaced", message));
+    Ok(())
+}
+
+/// True if a run has failed because the file of a model has changed: what it has written may not be continued.
+pub fn is_of_changed_model(error: &anyhow::Error) -> bool {
+    let in_pipeline = error.downcast_ref::<Error>();
+    in_pipeline.is_some_and(Error::is_of_changed_model)
+        || matches!(error.downcast_ref(), Some(EngineError::Changed(_)))
 }
 
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
@@ -107,6 +139,8 @@ pub fn largest_context(
         window_rows: u32::MAX,
         is_accelerated: true,
         is_together: true,
+        least_n_ctx: 0,
+        most_together: u32::MAX,
     };
     context_options(run, n_ctx.unwrap_or(PROMPT_N_CTX), LARGEST, precedents)
 }
@@ -190,16 +224,26 @@ pub struct Decoding {
     pub is_accelerated: bool,
     /// True if a call may decode several windows.
     pub is_together: bool,
+    /// The fewest tokens of a context in which llama.cpp computes as in one of the reference's n_ctx.
+    pub least_n_ctx: u32,
+    /// The most tokens of all windows that share a cache in which it computes so: by what is allocated to a
+    /// sequence, the whole cache, llama.cpp chooses the factors of LongRoPE.
+    pub most_together: u32,
 }
 
 impl Decoding {
-    /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window.
-    pub fn from_model(model: &impl Model, window_rows: u32) -> Self {
+    /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window, and `n_ctx`
+    /// the reference's, which its windows may be shorter than.
+    pub fn from_model(model: &impl Model, window_rows: u32, n_ctx: u32) -> Self {
+        let facts = model.facts();
+        let contexts = facts.contexts_like(n_ctx);
         Self {
-            n_vocab: model.facts().n_vocab,
+            n_vocab: facts.n_vocab,
             window_rows,
-            is_accelerated: model.facts().options.n_gpu_layers != GpuLayers::Count(0),
-            is_together: model.facts().layers.can_decode_together(),
+            is_accelerated: facts.options.n_gpu_layers != GpuLayers::Count(0),
+            is_together: facts.layers.can_decode_together(),
+            least_n_ctx: *contexts.start(),
+            most_together: *contexts.end(),
         }
     }
 
@@ -286,7 +330,8 @@ impl Split {
         if decoding.is_together {
             n_seq = run.n_parallel.unwrap_or(otherwise.n_seq);
         }
-        n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
+        let most_windows = most.min(decoding.most_together) / n_ctx;
+        n_seq = n_seq.min(most_windows).clamp(1, MAX_N_SEQ);
         let wanted = match (run.n_batch, n_seq) {
             (None, 1) => otherwise.calls.n_batch,
             _ => most,
@@ -363,10 +408,17 @@ impl Split {
 /// If `--parallel` asks for it; what is wrong with the model's file.
 pub fn check_parallel(run: &RunSettings, engine: &impl Engine, path: &Path) -> Result<()> {
     match run.n_parallel {
-        Some(n @ 2..) if !engine.inspect(path)?.layers.can_decode_together() => bail!(
-            "{}: -np {n}: a model with recurrent layers decodes one window at a time: leave out -np",
-            path.display()
-        ),
+        Some(n @ 2..) => {
+            let kind = match engine.inspect(path)?.layers {
+                Layers::Attention => return Ok(()),
+                Layers::Hybrid | Layers::Recurrent => "recurrent layers",
+                Layers::SparseAttention => "sparse attention",
+            };
+            bail!(
+                "{}: -np {n}: a model with {kind} decodes one window at a time: leave out -np",
+                path.display()
+            )
+        }
         _ => Ok(()),
     }
 }

@@ -9,6 +9,7 @@ use kl_formats::{About, BackendIdentity, Kind, Provenance, longest_window};
 use super::context::{Decoding, check_windows, context_options, writer};
 use super::info::of_reference;
 use super::observer::{Event, Watch};
+use super::server_keys;
 use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Model};
 use crate::input::{AnswerFile, PreparedInput, RawInput, Selection, Source};
@@ -61,6 +62,7 @@ pub fn plan<M: Model>(
             "the model's file asks for an EOS after each text (tokenizer.ggml.add_eos_token), which llama-server puts between a prompt and its answer: kl leaves it out",
         ));
     }
+    watch.warn_all(server_keys::of_sampling(source, facts));
     warn_of_input(&input, watch);
     // With -c, conversations may grow longer than they were planned, but seldom do.
     let longest = longest_window(&input.plan.windows);
@@ -83,7 +85,7 @@ pub fn complete<M: Model>(
 ) -> Result<PreparedInput> {
     if let Some(questions) = &input.questions {
         let phase = watch.begin("generating", Some(questions.n), None);
-        let options = answer_context(run, model, questions.n_ctx);
+        let options = answer_context(run, model, questions.n_ctx, input.provenance.n_ctx);
         input.answer(model, options, kept, &mut |step| Ok(phase.step(step)?))?;
     }
     if let Some((n, why)) = &input.unanswered {
@@ -96,13 +98,19 @@ pub fn complete<M: Model>(
     Ok(input)
 }
 
-/// The options of a context in which `model` answers prompts, in windows of `n_ctx` tokens.
-pub fn answer_context(run: &RunSettings, model: &impl Model, n_ctx: u32) -> ContextOptions {
-    let decoding = Decoding::from_model(model, 1);
+/// The options of a context in which `model` answers prompts, in windows of at most `longest` tokens of a
+/// reference of `n_ctx`.
+pub fn answer_context(
+    run: &RunSettings,
+    model: &impl Model,
+    longest: u32,
+    n_ctx: u32,
+) -> ContextOptions {
+    let decoding = Decoding::from_model(model, 1, n_ctx);
     ContextOptions {
-        n_seq: decoding.n_answers(run.n_parallel, n_ctx),
+        n_seq: decoding.n_answers(run.n_parallel, longest),
         has_own_caches: true,
-        ..context_options(run, n_ctx, decoding.one_by_one(), [None; 2])
+        ..context_options(run, longest, decoding.one_by_one(), [None; 2])
     }
 }
 

@@ -38,6 +38,7 @@ mod reference;
 mod report;
 mod resume;
 mod sensitivity;
+mod server_keys;
 pub mod settings;
 mod shelf;
 mod verify_model;

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 
+use crate::file_id::file_id;
 use crate::lock::locked;
 use crate::report::number::bytes;
 
@@ -325,18 +326,6 @@ fn is_same_file(file: &File, path: &Path) -> bool {
         (Ok(open), Ok(named)) => file_id(&open) == file_id(&named),
         _ => false,
     }
-}
-
-/// The identity of a file, one under all of its names, where the system has such a thing.
-#[cfg(unix)]
-pub fn file_id(of: &fs::Metadata) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Some((of.dev(), of.ino()))
-}
-
-#[cfg(not(unix))]
-pub fn file_id(_: &fs::Metadata) -> Option<(u64, u64)> {
-    None
 }
 
 /// Renames without replacing: making a hard link fails where the name is taken. On file systems

@@ -90,7 +90,8 @@ pub fn load<'e, E: Engine>(
     check(&describe(&planned, BackendIdentity::default()))?;
     let prepared = input::complete(planned, &model, run, None, watch)?;
     // Its context has one window open at a time.
-    let decoding = Decoding::from_model(&model, prepared.plan.most_rows()).one_by_one();
+    let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
+    let decoding = Decoding::from_model(&model, most_rows, n_ctx).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
     input::announce(&about, watch);

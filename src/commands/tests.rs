@@ -1,5 +1,6 @@
 //! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
 
+mod changed;
 mod check;
 mod device;
 mod finished;

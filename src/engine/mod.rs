@@ -13,6 +13,7 @@ mod fake;
 pub mod gguf;
 mod imatrix;
 mod llama_cpp;
+mod model_files;
 mod model_options;
 mod quantizer;
 
@@ -24,6 +25,7 @@ pub use llama_cpp::{
     FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowDistance, Sampler, StoredRows,
     follow_log, mlock_has_failed, on_abort, servers,
 };
+pub use model_files::{FileChange, ModelFiles};
 pub use model_options::{
     CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,
     SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
@@ -34,7 +36,7 @@ pub use quantizer::{Blueprint, file_kind, needs_imatrix};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -154,6 +156,9 @@ pub enum Layers {
     /// In a KV cache.
     #[default]
     Attention,
+    /// In a KV cache that is read in blocks of positions, which several windows cannot share: llama.cpp reads
+    /// all of a shared one (`models/minimax-m3.cpp`).
+    SparseAttention,
     /// Some in a KV cache, others in a state of fixed size.
     Hybrid,
     /// In a state of fixed size: there is no KV cache.
@@ -209,12 +214,20 @@ pub struct ModelFacts {
     /// The number of positions that the model has learned a vector for; `None` if it computes them.
     pub n_positions: Option<u64>,
     pub layers: Layers,
+    /// The tokens of a sequence's context above which llama.cpp rotates by the long factors of LongRoPE;
+    /// `None` for a model without such factors.
+    pub long_rope_above: Option<u32>,
     /// True if its layers send each token to a few of many experts.
     pub has_experts: bool,
     /// The vocabulary's BOS, if it has one.
     pub bos_token: Option<u32>,
     /// True if the model wants windows to start with its BOS.
     pub add_bos: bool,
+    /// Tokens that the model's file forbids to generate (`tokenizer.ggml.suppress_tokens`).
+    pub suppressed_tokens: Vec<u32>,
+    /// The sampling that the model's file asks for: what follows `general.sampling.` in the keys, with the
+    /// values, sorted.
+    pub sampling: BTreeMap<String, String>,
     /// The texts of the BOS and the EOS token; empty without one.
     pub bos_and_eos_text: (String, String),
     /// True if llama.cpp appends the EOS to what it tokenizes; `kl` does not.
@@ -228,6 +241,8 @@ pub struct ModelFacts {
     pub options: ModelOptions,
     /// Layers that can be offloaded, the output layer included.
     pub n_layers: u32,
+    /// True if its weights are read from its file while it decodes: they are mapped, not loaded.
+    pub is_mapped: bool,
     /// True if accelerators compute all layers, so that the CPU is idle while they decode.
     pub is_offloaded: bool,
     /// The time that loading it took.
@@ -257,6 +272,19 @@ impl ModelFacts {
         match own {
             None | Some("chatml") => tool_use.or(own.map(|_| CHATML)),
             Some(text) => Some(text),
+        }
+    }
+
+    /// The sizes of a sequence's context, in tokens, in which llama.cpp computes as in one of `n_ctx`.
+    pub fn contexts_like(&self, n_ctx: u32) -> RangeInclusive<u32> {
+        /// llama.cpp rounds a context up to a multiple of this (`GGML_PAD` in `llama-context.cpp`).
+        const PADDING: u32 = 256;
+        match self.long_rope_above {
+            None => 0..=u32::MAX,
+            Some(above) if n_ctx.div_ceil(PADDING).saturating_mul(PADDING) > above => {
+                n_ctx.min(above.saturating_add(1))..=u32::MAX
+            }
+            Some(above) => 0..=above / PADDING * PADDING,
         }
     }
 
@@ -348,6 +376,9 @@ pub trait Model: Vocabulary + Exchange {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
+
+    /// What has happened to the model's files since it was loaded.
+    fn file_change(&self) -> Option<FileChange>;
 
     /// Drops the last model before the process ends. The system may be left to free its memory, which
     /// is faster.
@@ -536,6 +567,9 @@ pub enum EngineError {
         /// What it holds instead.
         found: NotAModel,
     },
+    /// A model's file has changed since it was loaded, so that what was computed may be of two models.
+    #[error(transparent)]
+    Changed(ModelError),
     /// The head of stored hidden states cannot be read.
     #[error("the head of its hidden states cannot be read: {0}")]
     ReadHead(io::Error),

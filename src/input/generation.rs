@@ -1,5 +1,6 @@
 //! Lets a model answer prompts, several at once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem::take;
 
@@ -61,6 +62,7 @@ impl Dialogue {
 
     /// Adds the token that a row gives to the answer.
     fn push(&mut self, row: &[f32], model: &impl Model) -> Result<()> {
+        let row = &*allowed(row, &model.facts().suppressed_tokens);
         let token = match &mut self.sampler {
             Some(sampler) => sampler.choose(row)?,
             None => top_token(row),
@@ -74,6 +76,17 @@ impl Dialogue {
         })?);
         Ok(())
     }
+}
+
+/// The row without the logits of these tokens, as llama.cpp's sampler (`common_sampler_init`) has it.
+fn allowed<'r>(row: &'r [f32], suppressed: &[u32]) -> Cow<'r, [f32]> {
+    let mut row = Cow::Borrowed(row);
+    for &token in suppressed {
+        if let Some(logit) = row.to_mut().get_mut(token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    row
 }
 
 /// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;

@@ -81,6 +81,11 @@ impl Error {
         Self::inconsistent("fewer rows than a window has")
     }
 
+    /// True if a model's file has changed, so that what was computed may be of two models.
+    pub fn is_of_changed_model(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Changed(_)))
+    }
+
     /// True if another run against the same file would fail too: it is damaged, or not what it states.
     /// A disk or a network that failed may work again.
     pub fn is_of_bad_reference(&self) -> bool {

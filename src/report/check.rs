@@ -74,6 +74,8 @@ pub struct CellSettings {
     pub kv_offload: bool,
     /// Tokens that were computed at once.
     pub n_ubatch: u32,
+    /// Most windows that were decoded in one call, each as a sequence of its own.
+    pub n_seq: u32,
     /// `on`, `off` or `auto`.
     pub flash_attn: String,
     /// Threads of the CPU.
@@ -103,6 +105,7 @@ impl CellSettings {
             n_gpu_layers: model.n_gpu_layers.to_string(),
             kv_offload: !model.no_kv_offload,
             n_ubatch: context.calls.n_ubatch,
+            n_seq: context.n_seq.max(1),
             flash_attn: context.flash_attn.to_string(),
             threads: context.threads,
             type_k: context.type_k.to_string(),
@@ -114,9 +117,10 @@ impl CellSettings {
 
     /// The settings in words, without the device: what differs from `base`.
     fn words(&self, base: &Self) -> String {
-        let batches = match self.n_ubatch {
-            1 => "single tokens".to_owned(),
-            n => format!("batches of {}", count(n.into())),
+        let batches = match (self.n_seq, self.n_ubatch) {
+            (1, 1) => "single tokens".to_owned(),
+            (1, n) => format!("batches of {}", count(n.into())),
+            (n, _) => format!("{} at once", count_of(n.into(), "window")),
         };
         let flash_attn = match &*self.flash_attn {
             "on" => "flash attention".to_owned(),
@@ -275,6 +279,10 @@ impl Check {
     fn when(&self, wrong: &[&CheckedCell], right: &[&CheckedCell]) -> String {
         if right.is_empty() {
             return String::new();
+        }
+        let is_together = |cell: &&CheckedCell| cell.settings.n_seq > 1;
+        if wrong.iter().all(is_together) && !right.iter().any(is_together) {
+            return ", with several windows at once".to_owned();
         }
         let sizes = wrong.iter().map(|cell| cell.settings.n_ubatch);
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));

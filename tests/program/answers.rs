@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::gguf::set_value;
+use crate::gguf::{Pair, set_value, with_pairs};
 use crate::session::{Session, has};
 use crate::shards::check_parts;
 
@@ -206,4 +206,46 @@ fn recurrent_models_answer_one_prompt_at_a_time() {
         assert_eq!(answers(&session, "ref.gz").len(), 5);
         session.fails(&format!("{line} -np 2"), 1, &["recurrent"]);
     }
+}
+
+#[test]
+fn tokens_that_the_models_file_forbids_are_not_generated() {
+    let session = Session::new();
+    for sampling in ["", "--temp 1 --top-k 3"] {
+        session.ok(&call("@q2", "free.gz", &format!("{sampling} --force")));
+        let token = answers(&session, "free.gz").concat()[0];
+        // llama.cpp leaves out those beyond the vocabulary.
+        let tokens = [token as i32, -1, 70_000];
+        let pair = Pair::numbers("tokenizer.ggml.suppress_tokens", &tokens);
+        session.write("m.gguf", with_pairs(&session.read("@q2"), &[pair]));
+        session.ok(&call(
+            "m.gguf",
+            "obeying.gz",
+            &format!("{sampling} --force"),
+        ));
+        let obeying = answers(&session, "obeying.gz").concat();
+        assert!(
+            !obeying.is_empty() && !obeying.contains(&token),
+            "{sampling}"
+        );
+    }
+}
+
+#[test]
+fn sampling_that_the_models_file_asks_for_is_a_warning() {
+    let session = Session::new();
+    let pairs = [
+        Pair::float("general.sampling.temp", 0.6),
+        Pair::number("general.sampling.top_k", 20),
+    ];
+    session.write("m.gguf", with_pairs(&session.read("@q2"), &pairs));
+    let run = session.ok(&call("m.gguf", "a.gz", ""));
+    let asked =
+        "(temp 0.6, top_k 20, in general.sampling): to obey the file, use --temp 0.6 --top-k 20";
+    assert!(run.stderr.contains(asked), "{}", run.stderr);
+    let run = session.ok(&call("m.gguf", "b.gz", "--temp 0.6 --top-k 20"));
+    assert!(!run.stderr.contains("general.sampling"), "{}", run.stderr);
+    session
+        .ok("-m m.gguf -t @eval -c 64 -n 100 -w c.gz -q")
+        .prints_not("general.sampling");
 }

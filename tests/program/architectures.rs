@@ -195,3 +195,70 @@ fn what_an_architecture_cannot_do_is_said_in_a_line() {
     let sweep = "-m @mamba -r ref.gz -q --sweep ctk=q8_0 ctv=f16";
     session.fails(sweep, 1, &["mamba.gguf: has no KV cache to sweep"]);
 }
+
+/// llama.cpp chooses the factors of LongRoPE by the context that is allocated to a sequence: of windows that
+/// share one cache, by all of it.
+#[test]
+fn a_row_of_longrope_does_not_depend_on_what_shares_its_call() {
+    let session = Session::new();
+    session.write("text.txt", short_text());
+    let model = fixture("architectures/longrope.gguf");
+    fs::copy(&model, session.path("f16.gguf")).unwrap();
+    let write = |n_ctx: u32, flags: &str, name: &str| {
+        let text = format!("-m f16.gguf -t text.txt -c {n_ctx} -n 800 -q --encoding f32");
+        session.ok(&format!("{text} {flags} -w {name}"));
+    };
+    for n_ctx in [100, 250, 300] {
+        for n in [1, 2, 4, 7] {
+            let name = format!("{n_ctx}-{n}.gz");
+            write(n_ctx, &format!("-np {n} -b 2048"), &name);
+            for flags in ["-np 1", "-np 4", "-np 4 -b 2048", "-np 4 -b 2048 -ub 64"] {
+                let own = largest(&session, &name, flags);
+                assert!(own < 1e-3, "{name} {flags}: {own}");
+            }
+        }
+    }
+}
+
+/// The reference's n_ctx decides, whatever the longest of its windows is.
+#[test]
+fn answers_of_longrope_are_evaluated_as_they_were_generated() {
+    let session = Session::new();
+    session.write(
+        "prompts.txt",
+        "Once upon a time\nThe cat lived\nShe\nOne day\n",
+    );
+    let model = fixture("architectures/longrope.gguf");
+    fs::copy(&model, session.path("f16.gguf")).unwrap();
+    for n_ctx in ["", "-c 200", "-c 600"] {
+        let mut answers = Vec::new();
+        for n in [1, 2, 4] {
+            let name = format!("answers{n}.gz");
+            let prompts = "--prompts prompts.txt --generate 20 --encoding f32 -q --force";
+            session.ok(&format!("-m f16.gguf {prompts} {n_ctx} -np {n} -w {name}"));
+            for flags in ["-np 1", "-np 4 -b 2048"] {
+                let result = session.result(&format!("-m f16.gguf -r {name} {flags} --no-sidecar"));
+                let own = number(&result["kld"]["max"]);
+                assert!(own < 1e-3, "{n_ctx} {n} {flags}: {own}");
+                // Each answer is what the rows give.
+                let same = &result["identical_output"]["same_to_the_end"];
+                assert_eq!(number(&same["value"]), 1.0, "{n_ctx} {n} {flags}: {result}");
+            }
+            answers.push(session.specs(&name));
+        }
+        assert!(answers.iter().all(|of| *of == answers[0]), "{n_ctx}");
+    }
+    // The factors matter: the same prompts in long contexts have other rows.
+    for n_ctx in [200, 600] {
+        let prompts = "--prompts prompts.txt --score all --encoding f32 -q";
+        session.ok(&format!("-m f16.gguf {prompts} -c {n_ctx} -w {n_ctx}.gz"));
+        // kl.py's files keep n_ctx.
+        session.ok(&format!(
+            "convert {n_ctx}.gz {n_ctx}.klpy --format kl.py -q"
+        ));
+        let own = largest(&session, &format!("{n_ctx}.klpy"), "");
+        assert!(own < 1e-3, "{n_ctx}: {own}");
+    }
+    let moved = session.result("compare 200.gz 600.gz --no-sidecar");
+    assert!(number(&moved["kld"]["max"]) > 0.01, "{moved}");
+}

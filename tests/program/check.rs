@@ -10,7 +10,14 @@ const FEW: &str = "--threads 2 -c 64 -n 256";
 #[test]
 fn the_cpu_computes_the_models_of_all_kinds() {
     let session = Session::new();
-    for model in ["gpt2", "mamba", "mixtral-q4_0", "gemma2", "lfm2"] {
+    for model in [
+        "gpt2",
+        "mamba",
+        "mixtral-q4_0",
+        "gemma2",
+        "lfm2",
+        "longrope",
+    ] {
         let n_ctx = if model == "gpt2" { 48 } else { 64 };
         let check = format!("check -m @architectures/{model}.gguf -t @eval --threads 2");
         let found = session.json(&format!("{check} -c {n_ctx} -n 192"));
@@ -25,9 +32,10 @@ fn a_floor_is_found_and_a_report_shows_it() {
     session.ok("-m @q4 -r ref.gz");
     let run = session.ok(&format!("check -m @q4 {FEW} --json floor.json"));
     run.prints(&[
-        "This build computes the model: 7 settings agree to rounding.",
+        "This build computes the model: 8 settings agree to rounding.",
         "The floor of your settings",
         "CPU     single tokens",
+        "4 windows at once",
         "yours: batches of 64",
     ]);
     let floor = session.read_json("floor.json")["floor"]["kld"].take();

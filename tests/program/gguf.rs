@@ -4,7 +4,9 @@
 const U16: u32 = 2;
 const U32: u32 = 4;
 const I32: u32 = 5;
+const F32: u32 = 6;
 const STRING: u32 = 8;
+const ARRAY: u32 = 9;
 
 /// Bytes before the key-value pairs: magic, version, counts of tensors and of pairs.
 const START: usize = 24;
@@ -23,6 +25,18 @@ impl Pair {
 
     pub fn number(key: &'static str, number: u16) -> Self {
         Self(key, U16, number.to_le_bytes().to_vec())
+    }
+
+    pub fn float(key: &'static str, number: f32) -> Self {
+        Self(key, F32, number.to_le_bytes().to_vec())
+    }
+
+    /// A list of integers, such as tokens.
+    pub fn numbers(key: &'static str, numbers: &[i32]) -> Self {
+        let length = (numbers.len() as u64).to_le_bytes();
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+        let start = [&I32.to_le_bytes()[..], &length].concat();
+        Self(key, ARRAY, start.into_iter().chain(numbers).collect())
     }
 
     fn bytes(&self) -> Vec<u8> {

@@ -10,6 +10,8 @@ mod answers;
 mod architectures;
 mod bad_input;
 mod base_files;
+#[cfg(unix)]
+mod changed_model;
 mod chat_templates;
 mod check;
 mod compare;

@@ -44,6 +44,8 @@ pub struct Cells<'c> {
     pub run: &'c RunSettings,
     pub n_ctx: u32,
     pub n_windows: usize,
+    /// Windows of a setting that decodes several at once; 1: the model, or `kl`, decodes one at a time.
+    pub n_together: u32,
     /// Layers that can be offloaded, with the output layer.
     pub n_layers: u32,
     /// The devices that can hold layers, by name.
@@ -98,6 +100,24 @@ impl Cells<'_> {
         }
     }
 
+    /// Several windows at once, as `-np` decodes them: on the CPU in one physical batch, each with a cache of
+    /// its own; on a device in one cache. `None` if there are not several.
+    fn together(&self, model: &ModelOptions, flash_attn: FlashAttention) -> Option<CheckSetting> {
+        let mut cell = self.cell(model, LARGEST, flash_attn, self.run.threads);
+        let context = &mut cell.context;
+        context.n_seq = self.n_together;
+        context.has_own_caches = *model == on_cpu();
+        let n_batch = self.n_ctx.saturating_mul(self.n_together);
+        let n_ubatch = if context.has_own_caches {
+            n_batch
+        } else {
+            LARGEST.min(n_batch)
+        };
+        context.calls = Calls::new(n_batch, n_ubatch);
+        cell.settings = CellSettings::new(model, context, &self.devices);
+        (self.n_together > 1).then_some(cell)
+    }
+
     /// The cells of a model on one device: batches of all sizes, with flash attention, and without it unless
     /// values are quantized, for which llama.cpp needs it.
     fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = CheckSetting> {
@@ -115,6 +135,7 @@ impl Cells<'_> {
         let flash_attn = plain.context.flash_attn;
         let mut cells: Vec<CheckSetting> = self.kernels(&on_cpu()).collect();
         cells.push(self.cell(&on_cpu(), LARGEST, flash_attn, 1));
+        cells.extend(self.together(&on_cpu(), flash_attn));
         for device in &self.devices {
             let whole = ModelOptions {
                 devices: vec![device.clone()],
@@ -122,6 +143,7 @@ impl Cells<'_> {
                 ..ModelOptions::default()
             };
             cells.extend(self.kernels(&whole));
+            cells.extend(self.together(&whole, flash_attn));
             let (mut half, mut cache_on_host) = (whole.clone(), whole);
             half.n_gpu_layers = GpuLayers::Count(self.n_layers.div_ceil(2));
             cache_on_host.no_kv_offload = true;

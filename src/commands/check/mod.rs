@@ -10,11 +10,12 @@ use anyhow::{Result, bail};
 use kl_formats::{TokenRecord, WindowSpec, longest_window};
 
 use super::bench::{Bench, n_that_fit};
+use super::context::{check_files, is_of_changed_model};
 use super::devices::{connect_devices, load};
 use super::input;
 use super::observer::{Observer, Phase, Watch, one_line};
 use super::settings::CheckSettings;
-use crate::engine::{Engine, Model, ModelOptions, Nodes, TracedNode};
+use crate::engine::{Engine, Model, ModelFacts, ModelOptions, Nodes, TracedNode};
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
 use crate::report::check::{
     CellVerdict, Check, CheckedCell, FirstDifference, Floor, Moved, Outcome, SkippedCell,
@@ -59,6 +60,7 @@ pub fn check<E: Engine>(
         run: &settings.run,
         n_ctx: longest_window(&windows),
         n_windows: windows.len(),
+        n_together: n_together(settings, &windows, model.facts()),
         n_layers: model.facts().n_layers,
         devices: devices(settings, engine)?,
     };
@@ -67,6 +69,7 @@ pub fn check<E: Engine>(
     let bench = Bench::of_model(&model, windows, context, &settings.run, watch)?;
     let mut checking = Checking::begin(engine, &model, &cells, &all, bench)?;
     let (cells, skipped) = checking.check_all(all)?;
+    check_files(&model, watch)?;
     let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
     Ok(Check {
         versions: Versions::default(),
@@ -108,6 +111,19 @@ fn windows(
     let n = n_that_fit(&windows, facts.n_vocab, ROW_BYTES);
     windows.truncate(n.max(1));
     Ok(windows)
+}
+
+/// The number of windows that a setting decodes at once: as many as the user asks for with `-np`, and as the
+/// text has, if `kl` decodes any together with this model.
+fn n_together(settings: &CheckSettings, windows: &[WindowSpec], facts: &ModelFacts) -> u32 {
+    const DEFAULT: u32 = 4;
+    if !facts.layers.can_decode_together() {
+        return 1;
+    }
+    let n_ctx = longest_window(windows).max(1);
+    let most = facts.contexts_like(n_ctx).end() / n_ctx;
+    let wanted = settings.run.n_parallel.unwrap_or(DEFAULT);
+    wanted.min(windows.len() as u32).min(most).max(1)
 }
 
 /// The devices to check, by name: those that the user names, or all.
@@ -214,7 +230,13 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
             };
             match check() {
                 Ok(found) => checked.push(found),
-                Err(error) if cell.settings.is_yours || watch.should_stop() => return Err(error),
+                Err(error)
+                    if cell.settings.is_yours
+                        || watch.should_stop()
+                        || is_of_changed_model(&error) =>
+                {
+                    return Err(error);
+                }
                 Err(error) => skipped.push(SkippedCell {
                     settings: cell.settings,
                     why: one_line(&error),

@@ -112,6 +112,7 @@ fn compare_one<E: Engine + Sync>(
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         tokens: None,
+        check_models: &|| Ok(()),
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         started,
     };

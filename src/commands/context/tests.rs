@@ -6,6 +6,8 @@ const CPU: Decoding = Decoding {
     window_rows: u32::MAX,
     is_accelerated: false,
     is_together: true,
+    least_n_ctx: 0,
+    most_together: u32::MAX,
 };
 
 const GPU: Decoding = Decoding {
@@ -44,6 +46,24 @@ fn calls_hold_as_many_whole_windows_as_the_device_likes_or_the_user_asks_for() {
         let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
         assert_eq!((calls.n_batch, calls.n_ubatch, n_seq), expected, "{n_ctx}");
     }
+}
+
+#[test]
+fn windows_that_share_a_cache_fit_in_the_context_that_one_would_have() {
+    let limited = Decoding {
+        most_together: 1024,
+        ..GPU
+    };
+    let n_seq = |decoding, n_ctx| Split::choose(&unset(), n_ctx, decoding, None).n_seq;
+    assert_eq!([512, 300, 1024, 2000].map(|n| n_seq(GPU, n)), [4, 6, 2, 1]);
+    assert_eq!(
+        [512, 300, 1024, 2000].map(|n| n_seq(limited, n)),
+        [2, 3, 1, 1]
+    );
+    // Whatever a run that is continued, or the reference, has chosen.
+    let begun = Split::choose(&unset(), 512, GPU, None);
+    let split = Split::choose(&unset(), 512, limited, Some(begun));
+    assert_eq!((split.n_seq, split.calls.n_batch), (2, 1024));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use kl_formats::{About, ModelIdentity, Reference, SidecarHeader, States};
 
 use crate::commands::context::{
-    Decoding, ReadFromDisk, Split, backend_identity, check_models, check_parallel, check_windows,
-    context_options, largest_context, settled_identity,
+    Decoding, ReadFromDisk, Split, backend_identity, check_files, check_models, check_parallel,
+    check_windows, context_options, largest_context, settled_identity,
 };
 use crate::commands::devices::load;
 use crate::commands::differences;
@@ -26,7 +26,7 @@ use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Layers, Model, Vocabulary,
 };
 use crate::lock::locked;
-use crate::pipeline::{DeviceClock, RowsHere, Sources};
+use crate::pipeline::{DeviceClock, Error, RowsHere, Sources};
 use crate::report::{ReferenceInfo, Report};
 
 /// The evaluations of a run, all against one reference.
@@ -109,7 +109,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let Some(sidecar) = ClaimedSidecar::claim(settings, subject)? else {
             return Ok(None);
         };
-        let mut evaluation = self.evaluation(subject, self.header.clone(), None);
+        let mut evaluation = self.evaluation(subject, self.header.clone(), None, &|| Ok(()));
         Ok(evaluation.recall(&sidecar).map(|log| (evaluation, log)))
     }
 
@@ -119,6 +119,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         subject: &'v Subject,
         header: SidecarHeader,
         tokens: Option<&'v dyn Vocabulary>,
+        check_models: &'v dyn Fn() -> Result<(), Error>,
     ) -> Evaluation<'v> {
         let settings = &self.settings.results;
         Evaluation {
@@ -129,6 +130,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             header,
             measures: Measures::new(&settings.stats, &self.about, None),
             tokens,
+            check_models,
             not_available: Vec::new(),
             started: Instant::now(),
         }
@@ -182,7 +184,12 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let model = kept.map_or_else(|| self.load(subject), Ok)?;
         let begun = sidecar.as_ref();
         let (header, options) = self.plan(subject, &reference, &model, begun)?;
-        let mut evaluation = self.evaluation(subject, header, Some(&model));
+        let check_models = || {
+            let reference = self.ref_model.map(|of| &of.model);
+            let mut models = [Some(&model), reference].into_iter().flatten();
+            Ok(models.try_for_each(|model| check_files(model, self.watch))?)
+        };
+        let mut evaluation = self.evaluation(subject, header, Some(&model), &check_models);
         evaluation.started = started;
         let evaluated = self.run(evaluation, sidecar, reference, &model, &options)?;
         Ok((evaluated, model))
@@ -228,7 +235,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
         let windows = reference.windows().into_iter().flatten();
         let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
-        let mut decoding = Decoding::from_model(model, window_rows);
+        let mut decoding = Decoding::from_model(model, window_rows, about.n_ctx);
         // The reference model decodes window by window beside it.
         decoding.is_together &= self.ref_model.is_none();
         let precedents = [about.backend.as_ref(), begun.as_ref()];

@@ -46,6 +46,8 @@ pub struct Evaluation<'e> {
     pub measures: Measures,
     /// The evaluated model's vocabulary, if there is a model.
     pub tokens: Option<&'e dyn Vocabulary>,
+    /// Checks, after the last row, that the models are those that were loaded.
+    pub check_models: &'e dyn Fn() -> Result<(), Error>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
     /// When loading began.
@@ -107,8 +109,9 @@ impl Evaluation<'_> {
         }
         let mut outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
-            // A bad reference stays bad; all else may succeed another time.
-            Err(error) if error.is_of_bad_reference() => {
+            // A bad reference stays bad, and another model would continue what one has begun; all else may
+            // succeed another time.
+            Err(error) if error.is_of_bad_reference() || error.is_of_changed_model() => {
                 log.discard();
                 return Err(error.into());
             }
@@ -269,6 +272,9 @@ impl Evaluation<'_> {
             }
             self.watch.check()
         });
+        if matches!(timing, Ok(_) | Err(Error::Interrupted)) {
+            (self.check_models)()?;
+        }
         match timing {
             Ok(timing) => {
                 self.watch.warn_of_times(&timing, false);

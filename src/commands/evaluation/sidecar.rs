@@ -64,7 +64,7 @@ impl ClaimedSidecar {
             Some(finished) => Some(finished.path.as_path()),
             None => output.is_resumed.then(|| output.path()),
         };
-        let left_at = left.and_then(|left| fs::metadata(left).ok()?.modified().ok());
+        let left_at = left.and_then(begun_at);
         Ok(Some(Self {
             is_stale: left_at.is_some_and(|left_at| modified(&subject.path) > Some(left_at)),
             cut_off: resume::cut_off(&output, SidecarReader::open_cut_off)?,
@@ -351,6 +351,14 @@ pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Vocabulary>) ->
     let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
     let text = |token| Some((token, vocabulary.token_bytes(token)?));
     tokens.into_iter().filter_map(text).collect()
+}
+
+/// The time at which a sidecar was begun, or where the system does not know that, was written to last: a model
+/// that has changed since may have changed between its windows.
+fn begun_at(sidecar: &Path) -> Option<SystemTime> {
+    let about = fs::metadata(sidecar).ok()?;
+    let times = [about.created(), about.modified()];
+    times.into_iter().flatten().min()
 }
 
 /// The time at which a model was last changed; of a split one, any of its files.

@@ -9,7 +9,7 @@ use kl_formats::{Mixture, TokenRecord, WindowSpec, n_rows};
 
 use super::Inputs;
 use crate::commands::bench::{Bench, bytes_of_rows, load_original, memory_for_rows};
-use crate::commands::context::{Decoding, Split, check_models, context_options};
+use crate::commands::context::{Decoding, Split, check_files, check_models, context_options};
 use crate::commands::devices::load;
 use crate::commands::input;
 use crate::commands::observer::Event;
@@ -72,7 +72,8 @@ impl<'j, E: Engine> Judge<'j, E> {
             );
             watch.warn(Warning::new("text_of_map", message));
         }
-        let decoding = Decoding::from_model(&model, prepared.plan.most_rows());
+        let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
+        let decoding = Decoding::from_model(&model, most_rows, n_ctx);
         let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
         let (judging, kept_back) = split(prepared.plan.windows, inputs.settings.max_rows);
         let n_judging = judging.len();
@@ -140,6 +141,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         watch.warn_all(left_out_tokens(excluded, n_counted - n_tokens));
         watch.warn_all(few_windows(&clustering, n_windows, "window"));
         self.warn_of_kld(recipe);
+        check_files(&self.model, watch)?;
         Ok(RecipeCheck {
             text_path: self.source.to_string(),
             n_tokens,

@@ -10,6 +10,7 @@ use kl_formats::{Cell, MapWriter, Mixture, SensitivityMap, TokenRecord};
 use super::original::{MeasuredTensor, Original};
 use super::plan;
 use crate::commands::bench::Bench;
+use crate::commands::context::{check_files, is_of_changed_model};
 use crate::commands::merge::write_in_order;
 use crate::commands::observer::Phase;
 use crate::commands::output::{PartialFile, with_kept};
@@ -49,6 +50,10 @@ impl<M: Model + Sync> Measurement<'_, M> {
         let measured = self.measure_all();
         let held = self.writer.map();
         if let Err(error) = measured {
+            if is_of_changed_model(&error) {
+                self.file.discard();
+                return Err(error);
+            }
             let n = held.cells.len() as u64;
             return Err(with_kept(error, self.file.keep(n, &count_of(n, "cell"))));
         }
@@ -87,7 +92,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
             }
             phase.window(None);
         }
-        self.control(phase)
+        self.control(phase)?;
+        Ok(check_files(self.model, watch)?)
     }
 
     /// The cell of these exchanged tensors, with the windows measured so far.

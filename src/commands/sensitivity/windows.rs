@@ -113,7 +113,7 @@ impl<'s> Opened<'s> {
             check_windows(longest, model, watch)?;
         }
         let most_rows = windows.iter().map(|window| window.n_rows).max();
-        let decoding = Decoding::from_model(model, most_rows.unwrap_or(longest));
+        let decoding = Decoding::from_model(model, most_rows.unwrap_or(longest), about.n_ctx);
         let recorded = about.backend.as_ref().filter(|_| reference.is_some());
         let precedents = [recorded, begun.map(|(backend, _)| backend)];
         let options = context_options(&settings.run, longest, decoding, precedents);

@@ -17,8 +17,13 @@ fn checked(fault: Option<FakeFault>, flags: &[&str]) -> anyhow::Result<Check> {
 }
 
 fn with_fault(layer: Option<u32>, size: f32, most: u32) -> Check {
+    with_fault_and(layer, size, most, &[])
+}
+
+fn with_fault_and(layer: Option<u32>, size: f32, most: u32, flags: &[&str]) -> Check {
     let fault = FakeFault { layer, size, most };
-    checked(Some(fault), &["--n-gpu-layers", "all"]).unwrap()
+    let flags = [&["--n-gpu-layers", "all"], flags].concat();
+    checked(Some(fault), &flags).unwrap()
 }
 
 #[test]
@@ -88,6 +93,23 @@ fn a_fault_everywhere_needs_no_condition_and_rows_that_are_not_finite_are_counte
     assert!(cell.moved.n_not_finite > 500 && cell.first_difference.is_none());
     assert_eq!(check.floor, None);
     assert!(check.text().contains("not finite"), "{}", check.text());
+}
+
+#[test]
+fn several_windows_are_decoded_at_once_in_a_setting_of_each_place() {
+    let n_seqs = |flags: &[&str]| {
+        let check = with_fault_and(Some(1), 0.0, 512, flags);
+        let together = check.cells.iter().filter(|of| of.settings.n_seq > 1);
+        let found: Vec<(String, u32)> = together
+            .map(|of| (of.settings.device.clone(), of.settings.n_seq))
+            .collect();
+        assert!(found.is_empty() || check.text().contains("windows at once"));
+        found
+    };
+    let both = |n| vec![("CPU".to_owned(), n), (FAKE_DEVICE.to_owned(), n)];
+    assert_eq!(n_seqs(&[]), both(4));
+    assert_eq!(n_seqs(&["--parallel", "3"]), both(3));
+    assert_eq!(n_seqs(&["--parallel", "1"]), []);
 }
 
 #[test]

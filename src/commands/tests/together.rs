@@ -53,6 +53,35 @@ fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
     }
 }
 
+/// LongRoPE: what a row is depends on the context that is allocated to a sequence.
+#[test]
+fn rows_do_not_depend_on_what_shares_a_context() {
+    let folder = Folder::new();
+    let engine = FakeEngine {
+        long_rope_above: Some(256),
+        offloads: true,
+        ..FakeEngine::default()
+    };
+    let mut written = folder.write_settings("ref");
+    write(&written, &engine, &()).unwrap();
+    let alone = folder.bytes("ref");
+    written.existing = Existing::Replace;
+    for (n, expected) in [(2, 2), (4, 4), (5, 4), (13, 4)] {
+        together(&mut written.run, n);
+        write(&written, &engine, &()).unwrap();
+        assert_eq!(recorded(&folder, "ref").1, Some(expected), "{n}");
+        let mut settings = folder.evaluate_settings(&["f16"]);
+        settings.run.n_batch = Some(64 * n);
+        settings.run.n_parallel = Some(n);
+        let report = evaluate(&settings, &engine, &()).unwrap();
+        assert_eq!(mean(&report, 0), 0.0, "{n}");
+    }
+    fs::write(folder.path("ref"), alone).unwrap();
+    let mut settings = folder.evaluate_settings(&["f16"]);
+    together(&mut settings.run, 13);
+    assert_eq!(mean(&evaluate(&settings, &engine, &()).unwrap(), 0), 0.0);
+}
+
 #[test]
 fn hidden_states_are_those_of_one_window_at_a_time() {
     let folder = Folder::new();

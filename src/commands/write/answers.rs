@@ -54,7 +54,7 @@ pub fn read<E: Engine>(
     let WriteSettings { run, input, .. } = settings;
     // Batches are chosen for the longest window, which is not known yet, and for the memory that is
     // free: what the user set stands for them.
-    let mut backend = backend_identity(engine, model, &answer_context(run, model, 1))?;
+    let mut backend = backend_identity(engine, model, &answer_context(run, model, 1, 1))?;
     (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
     (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
     let own = json!({

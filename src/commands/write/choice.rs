@@ -62,7 +62,8 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         input: &'a PreparedInput,
         precedents: Precedents<'_>,
     ) -> Result<Self> {
-        let decoding = Decoding::from_model(model, input.plan.most_rows());
+        let (most_rows, n_ctx) = (input.plan.most_rows(), input.provenance.n_ctx);
+        let decoding = Decoding::from_model(model, most_rows, n_ctx);
         let context =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedents);
         let mut options = context(decoding);

@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use kl_formats::{Kind, NativeReader, Target, Writer, n_rows, native};
 
-use super::context::{Precedents, Split, check_parallel, context_sources, largest_context};
+use super::context::{
+    Precedents, Split, check_files, check_parallel, context_sources, is_of_changed_model,
+    largest_context,
+};
 use super::devices::{self, connect_devices};
 use super::finite_rows::{FiniteRows, has_finite_row};
 use super::input;
@@ -77,7 +80,13 @@ pub fn write<E: Engine>(
         let known = answers::read(path, settings, engine, &model, job.left.as_ref(), watch);
         answers = Some(known?);
     }
-    let input = job.prepare(raw, &model, precedents, answers.as_mut())?;
+    let input = match job.prepare(raw, &model, precedents, answers.as_mut()) {
+        Err(error) if is_of_changed_model(&error) => {
+            job.output.discard();
+            return Err(without_answers(answers, error));
+        }
+        prepared => prepared?,
+    };
     let mut choice = Choice::new(engine, &model, settings, &input, precedents)?;
     let mut written = Written::default();
     match &job.left {
@@ -85,7 +94,12 @@ pub fn write<E: Engine>(
             choice.as_begun(whole, false)?;
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
         }
-        _ => written = job.write_missing(choice)?,
+        _ => match job.write_missing(choice) {
+            Err(error) if is_of_changed_model(&error) => {
+                return Err(without_answers(answers, error));
+            }
+            done => written = done?,
+        },
     }
     if let Some(answers) = answers {
         answers.remove()?;
@@ -94,6 +108,14 @@ pub fn write<E: Engine>(
     written.file.path = settings.output.display().to_string();
     written.file.wall_s = started.elapsed().as_secs_f64();
     Ok(written)
+}
+
+/// Removes the answers of a model whose file has changed, which another run must not continue.
+fn without_answers(answers: Option<AnswerFile>, error: anyhow::Error) -> anyhow::Error {
+    match answers.map_or(Ok(()), AnswerFile::remove) {
+        Ok(()) => error,
+        Err(unremoved) => anyhow!("{error:#}; {unremoved:#}: remove it"),
+    }
 }
 
 /// A reference to write, whose output is claimed.
@@ -167,8 +189,10 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         }
         let kept = answers.as_deref_mut();
         input::complete(planned, model, run, kept, self.watch).map_err(|error| match answers {
-            Some(answers) => anyhow!("{error:#}{}", answers::kept(answers)),
-            None => error,
+            Some(answers) if !is_of_changed_model(&error) => {
+                anyhow!("{error:#}{}", answers::kept(answers))
+            }
+            _ => error,
         })
     }
 
@@ -261,6 +285,10 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             }
         };
         drop(phase);
+        let written = written.and_then(|written| {
+            check_files(model, watch)?;
+            Ok(written)
+        });
         let written = match written {
             Ok(written) => written,
             Err(error) => return Err(failed(&choice, self.output, error)),
@@ -349,6 +377,10 @@ fn failed<M: Model + Sync>(
                 choice.architecture(),
                 settings.output.display(),
             )
+        }
+        error if error.is_of_changed_model() => {
+            output.discard();
+            error.into()
         }
         error if settings.target.kind() == Kind::Kl => {
             let n_whole = native::count_windows(output.path()).unwrap_or_default() as u64;

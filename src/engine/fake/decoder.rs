@@ -10,6 +10,7 @@ use super::head::state_numbers;
 use super::row::mix;
 use super::trace::Moved;
 use super::weights::Perturbation;
+use crate::engine::gguf::ModelError;
 use crate::engine::{Appended, CacheType, Call, ContextOptions, Decoder, EngineError, Outputs};
 use crate::lock::locked;
 
@@ -42,9 +43,17 @@ pub struct FakeDecoder {
 impl FakeDecoder {
     /// A context of the model with this seed, which `engine` loaded from `path`.
     pub fn new(seed: u64, options: &ContextOptions, engine: &FakeEngine, path: &Path) -> Self {
+        // What llama.cpp allocates to a sequence: of a cache that all share, all of it.
+        let n_sharing = if options.has_own_caches {
+            1
+        } else {
+            options.n_seq.max(1)
+        };
+        let n_ctx_seq = (options.n_ctx * n_sharing).next_multiple_of(256);
+        let is_long = engine.long_rope_above.is_some_and(|n| n_ctx_seq > n);
         Self {
             engine: engine.clone(),
-            seed,
+            seed: seed ^ u64::from(is_long),
             options: options.clone(),
             path: path.to_owned(),
             perturbation: Arc::default(),
@@ -74,7 +83,12 @@ impl FakeDecoder {
 
     fn failed(&self, window: u32, position: usize, reason: &str) -> EngineError {
         let what = format!("llama.cpp failed at window {window}, position {position}: {reason}");
-        EngineError::model(&self.path, what)
+        let error = ModelError::new(&self.path, what);
+        if self.engine.changes {
+            EngineError::Changed(error)
+        } else {
+            EngineError::Model(error)
+        }
     }
 
     fn call(&self, window: &WindowSpec, start: usize) -> Result<Call, EngineError> {

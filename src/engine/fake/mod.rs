@@ -26,9 +26,9 @@ use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, he
 use sha2::{Digest, Sha256};
 
 use super::{
-    Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Imatrix,
-    Inspected, Layers, Model, ModelFacts, ModelOptions, Nodes, Quantization, TracedNode,
-    Vocabulary,
+    Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, FileChange, GpuLayers,
+    Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions, Nodes, Quantization,
+    TracedNode, Vocabulary,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -44,8 +44,14 @@ pub struct FakeEngine {
     pub layers: Layers,
     /// Positions that its models have learned a vector for, if they have.
     pub n_positions: Option<u32>,
+    /// The context above which its models compute otherwise, as with LongRoPE.
+    pub long_rope_above: Option<u32>,
+    /// The tokens that its models forbid to generate.
+    pub suppressed_tokens: Vec<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
+    /// True if they fail there because their file has changed.
+    pub changes: bool,
     /// The token that ends what its models generate, if there is one.
     pub end_of_generation: Option<u32>,
     /// True if an accelerator computes all layers of its models.
@@ -67,7 +73,10 @@ impl Default for FakeEngine {
             add_bos: true,
             layers: Layers::default(),
             n_positions: None,
+            long_rope_above: None,
+            suppressed_tokens: Vec::new(),
             fails_at: None,
+            changes: false,
             end_of_generation: None,
             offloads: false,
             memory_free: 3 << 30,
@@ -193,9 +202,12 @@ impl FakeEngine {
                 n_ctx_train: None,
                 n_positions: self.n_positions.map(u64::from),
                 layers: self.layers,
+                long_rope_above: self.long_rope_above,
                 has_experts: false,
                 bos_token: Some(0),
                 add_bos: self.add_bos,
+                suppressed_tokens: self.suppressed_tokens.clone(),
+                sampling: Default::default(),
                 bos_and_eos_text: Default::default(),
                 add_eos: false,
                 chat_template: None,
@@ -205,6 +217,7 @@ impl FakeEngine {
                     ..options.clone()
                 },
                 n_layers: 1,
+                is_mapped: true,
                 is_offloaded: self.offloads,
                 load_time: Duration::from_secs(1),
             },
@@ -288,6 +301,10 @@ impl Model for FakeModel {
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         Ok(Box::new(Cursor::new(self.head_bytes())))
+    }
+
+    fn file_change(&self) -> Option<FileChange> {
+        None
     }
 
     fn load_head(

@@ -208,6 +208,20 @@ impl Gguf {
         }
     }
 
+    /// The sampling that the file asks for: what follows `general.sampling.` in the keys, with the values.
+    pub fn sampling(&self) -> BTreeMap<String, String> {
+        let pairs = self.pairs.iter();
+        let asked = pairs.filter_map(|(key, (value, _))| {
+            let name = key.strip_prefix("general.sampling.")?;
+            let value = match value {
+                Value::Text(text) => text.clone(),
+                other => other.to_string(),
+            };
+            Some((name.to_owned(), value))
+        });
+        asked.collect()
+    }
+
     /// The keys of the first file, and the bytes of each with its value.
     pub fn pair_bytes(&self) -> impl Iterator<Item = (&str, u64)> {
         let pairs = self.pairs.iter();
@@ -284,6 +298,19 @@ impl Gguf {
     /// one.
     pub fn n_positions(&self) -> Option<u64> {
         self.tensor("position_embd.weight")?.shape.get(1).copied()
+    }
+
+    /// The factors of LongRoPE: of each rotation, one for short contexts and one for long ones. llama.cpp uses
+    /// the long ones where the context of a sequence, a multiple of 256 tokens, is longer than this
+    /// (`llama_model::get_rope_factors` in `llama-model.cpp`). `None` without such factors.
+    pub fn long_rope_above(&self) -> Option<u32> {
+        let is_long = |tensor: &Tensor| tensor.name.ends_with("rope_factors_long.weight");
+        if !self.tensors.iter().any(is_long) {
+            return None;
+        }
+        let stated = self.architecture_number("rope.scaling.original_context_length");
+        let n_ctx = stated.or_else(|| self.architecture_number("context_length"))?;
+        u32::try_from(n_ctx).ok()
     }
 
     /// Finds a tensor by its name.

@@ -14,6 +14,7 @@ use super::LlamaCppModel;
 use super::ggml::Node;
 use super::guard::{calls, guarded};
 use super::log::{errors_with_advice, last_log_errors, with_advice};
+use super::model::IN_USE;
 use super::params::context_params;
 use crate::engine::{ContextOptions, EngineError};
 use crate::lock::locked;
@@ -220,7 +221,12 @@ impl<'m> Context<'m> {
                 found.ok_or_else(last_log_errors)
             }
         });
-        read.collect::<Result<_, String>>().map_err(failed)
+        let rows = read.collect::<Result<_, String>>().map_err(failed);
+        // Nobody gets rows of a model that is half one file and half another.
+        if model.facts.is_mapped {
+            model.files.check_bytes(IN_USE)?;
+        }
+        rows
     }
 }
 

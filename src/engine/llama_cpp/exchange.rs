@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::LlamaCppModel;
 use super::ggml::ModelTensor;
+use super::model::IN_USE;
 use super::stored_rows::StoredRows;
 use super::weights::{Blocks, quantize, quantized, squares};
 use crate::engine::gguf::Tensor;
@@ -168,6 +169,7 @@ impl LlamaCppModel<'_> {
             return Ok(());
         }
         let blocks = self.quantize(weight, wanted.kind, importances)?;
+        self.files.check_same(IN_USE)?;
         *contents = None;
         let _turn = locked(self.turn());
         for place in &weight.places {
@@ -271,6 +273,7 @@ impl Exchange for LlamaCppModel<'_> {
             Ok((weights, rows.importances(importances, index)))
         });
         let sample: Vec<_> = read.collect::<Result<_, EngineError>>()?;
+        self.files.check_same(IN_USE)?;
         let each = sample.iter();
         let all: f64 = each.map(|(weights, of)| squares(weights, None, *of)).sum();
         let error = |&kind: &GgmlType| {

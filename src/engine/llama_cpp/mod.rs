@@ -18,6 +18,8 @@
 //! `guard` runs what may throw an exception of C++.
 
 mod backends;
+#[cfg(unix)]
+mod bus_error;
 mod context;
 mod decoder;
 mod device;
@@ -165,6 +167,9 @@ const HYBRID: &str = "
     jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next
     kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01";
 
+/// The architecture whose layers read blocks of the KV cache.
+const SPARSE: &str = "minimax-m3";
+
 fn has_word(words: &str, word: &str) -> bool {
     words.split_whitespace().any(|other| other == word)
 }
@@ -176,6 +181,8 @@ fn layers(header: &Gguf) -> Layers {
         Layers::Recurrent
     } else if has_word(HYBRID, architecture) {
         Layers::Hybrid
+    } else if architecture == SPARSE {
+        Layers::SparseAttention
     } else {
         Layers::Attention
     }

@@ -3,7 +3,6 @@
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
 use std::collections::HashSet;
-use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -17,6 +16,8 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_sys_2 as sys;
 
 use super::backends::TURN;
+#[cfg(unix)]
+use super::bus_error::Mapped;
 use super::context::{Context, Contexts};
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
@@ -28,12 +29,16 @@ use super::log::{last_log_errors, while_loading};
 use super::params::ModelParams;
 use super::tokenizer::{piece, tokenize};
 use super::trace::Tracer;
-use super::{LlamaCpp, LlamaCppDecoder, inspect};
+use super::{LlamaCpp, LlamaCppDecoder, inspect, layers};
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::{
-    ContextOptions, DeviceKind, EngineError, GpuLayers, Head, Layers, Model, ModelFacts,
-    ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary, memory,
+    ContextOptions, DeviceKind, EngineError, FileChange, GpuLayers, Head, Layers, Model,
+    ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary,
+    memory,
 };
+
+/// The time in which a model's file must not change.
+pub(super) const IN_USE: &str = "read";
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
@@ -53,6 +58,10 @@ pub struct LlamaCppModel<'b> {
     head_sha256: OnceLock<String>,
     /// The weights that can be exchanged, once they were looked for.
     pub(super) weights: OnceLock<Vec<Weight>>,
+    /// Its files as they were when it was loaded.
+    pub(super) files: ModelFiles,
+    #[cfg(unix)]
+    _mapped: Option<Mapped>,
 }
 
 impl LlamaCppModel<'_> {
@@ -155,10 +164,12 @@ impl Model for LlamaCppModel<'_> {
         let (_, tensor) = self.head_tensor()?;
         let sha256 = sha256_of(self.header.open(tensor)?)
             .map_err(|error| self.fault(format!("cannot be read: {error}")))?;
+        self.files.check_same(IN_USE)?;
         Ok(self.head_sha256.get_or_init(|| sha256).clone())
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
+        self.files.check_same(IN_USE)?;
         let (head, tensor) = self.head_tensor()?;
         let values = head.then.iter().flat_map(|(_, values)| values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
@@ -175,6 +186,10 @@ impl Model for LlamaCppModel<'_> {
     ) -> Result<Box<dyn Head + '_>, EngineError> {
         let head = HeadProduct::new(states, section, threads, Some(self))?;
         Ok(Box::new(head))
+    }
+
+    fn file_change(&self) -> Option<FileChange> {
+        self.files.change()
     }
 
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece
@@ -198,12 +213,10 @@ impl<'b> LlamaCppModel<'b> {
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
-        let stamp = || {
-            let metadata = fs::metadata(path).ok()?;
-            Some((metadata.len(), metadata.modified().ok()))
-        };
-        let (started, before) = (Instant::now(), stamp());
+        let started = Instant::now();
+        let first_file = ModelFiles::look_at(&[path.to_owned()]);
         let header = inspect(path)?;
+        let files = ModelFiles::look_at(&header.files);
         let is_mapped = options.use_mmap != Some(false)
             && !options.is_exchangeable
             && !options.is_without_weights;
@@ -227,11 +240,12 @@ impl<'b> LlamaCppModel<'b> {
                 return Err(EngineError::model(path, what));
             }
         }
+        #[cfg(unix)]
+        let mapped = params.is_mapped().then(|| Mapped::add(&files));
         let (model, n_layers) = open(path, &header, &params)?;
-        if stamp() != before {
-            let what = "changed while it was loaded: wait until it is complete, and try again";
-            return Err(EngineError::model(path, what));
-        }
+        first_file.check_same("loaded")?;
+        files.check_same("loaded")?;
+        let is_mapped = params.is_mapped();
         let options = params.resolved(options, n_layers, gpus.len(), header.has_experts());
         if options.split_mode == Some(SplitMode::None) {
             let index = usize::try_from(options.main_gpu.unwrap_or_default());
@@ -242,6 +256,7 @@ impl<'b> LlamaCppModel<'b> {
             _engine: engine,
             facts: ModelFacts {
                 load_time: started.elapsed(),
+                is_mapped,
                 ..facts(path, &header, &model, options, n_layers)
             },
             inner: model,
@@ -252,6 +267,9 @@ impl<'b> LlamaCppModel<'b> {
             probe: OnceLock::new(),
             head_sha256: OnceLock::new(),
             weights: OnceLock::new(),
+            files,
+            #[cfg(unix)]
+            _mapped: mapped,
         })
     }
 }
@@ -328,11 +346,17 @@ fn facts(
         layers: match (model.is_recurrent(), model.is_hybrid()) {
             (true, _) => Layers::Recurrent,
             (false, true) => Layers::Hybrid,
-            (false, false) => Layers::Attention,
+            (false, false) => match layers(header) {
+                sparse @ Layers::SparseAttention => sparse,
+                _ => Layers::Attention,
+            },
         },
+        long_rope_above: header.long_rope_above(),
         has_experts: header.has_experts(),
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),
+        suppressed_tokens: suppressed_tokens(model),
+        sampling: header.sampling(),
         bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
         add_eos: vocab.should_add_eos(),
         chat_template: model.meta_val_str("tokenizer.chat_template").ok(),
@@ -342,8 +366,28 @@ fn facts(
             && !options.no_kv_offload,
         options,
         n_layers,
+        is_mapped: false,
         load_time: Duration::ZERO,
     }
+}
+
+/// The tokens that llama.cpp's own sampler never chooses (`common_sampler_init` in its `sampling.cpp`). It
+/// has left out those beyond the vocabulary.
+fn suppressed_tokens(model: &LlamaModel) -> Vec<u32> {
+    let mut n_tokens = 0;
+    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins. The
+    // list has `n_tokens` elements, and lives as long as the model.
+    let tokens = unsafe {
+        let model = *std::ptr::from_ref(model).cast::<*const sys::llama_model>();
+        let vocab = sys::llama_model_get_vocab(model);
+        let tokens = sys::llama_vocab_get_suppress_tokens(vocab, &raw mut n_tokens);
+        if tokens.is_null() || n_tokens <= 0 {
+            return Vec::new();
+        }
+        std::slice::from_raw_parts(tokens, n_tokens as usize)
+    };
+    let ids = tokens.iter().filter_map(|&id| u32::try_from(id).ok());
+    ids.collect()
 }
 
 /// The devices for a model, which llama.cpp always gets as a list: those that the user names, in that

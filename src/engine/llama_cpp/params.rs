@@ -112,6 +112,17 @@ impl ModelParams {
         };
     }
 
+    /// True if weights may stay in the file, to be read where they are needed. Unless the user decides it,
+    /// llama.cpp asks the devices.
+    pub(super) fn is_mapped(&self) -> bool {
+        let read_whole = [
+            sys::LLAMA_LOAD_MODE_NONE,
+            sys::LLAMA_LOAD_MODE_MLOCK,
+            sys::LLAMA_LOAD_MODE_DIRECT_IO,
+        ];
+        !read_whole.contains(&self.raw.load_mode)
+    }
+
     /// The options with which the model was loaded: with a number of layers, what `fit` chose, and without
     /// flags that made no difference.
     pub(super) fn resolved(

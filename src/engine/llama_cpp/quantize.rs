@@ -8,12 +8,15 @@ use std::ptr;
 use kl_formats::MapTensor;
 use llama_cpp_sys_2 as sys;
 
+#[cfg(unix)]
+use super::bus_error::Mapped;
 use super::guard::{calls, guarded};
 use super::inspect;
 use super::log::{last_log_errors, while_loading};
+use super::model::IN_USE;
 use crate::engine::imatrix::PairValue;
 use crate::engine::quantizer::{file_kind, n_dims, refusal};
-use crate::engine::{Blueprint, EngineError, Imatrix, Quantization};
+use crate::engine::{Blueprint, EngineError, Imatrix, ModelFiles, Quantization};
 use crate::threads;
 
 /// Writes the file, after a check of all that the quantizer would abort on.
@@ -24,7 +27,12 @@ use crate::threads;
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
     let Quantization { input, output, .. } = *quantization;
     let (mixture, imatrix) = (quantization.mixture, quantization.imatrix);
-    let tensors = Blueprint::of_quantized(&inspect(input)?, imatrix)?.tensors;
+    let header = inspect(input)?;
+    let files = ModelFiles::look_at(&header.files);
+    // The quantizer maps them.
+    #[cfg(unix)]
+    let _mapped = Mapped::add(&files);
+    let tensors = Blueprint::of_quantized(&header, imatrix)?.tensors;
     check(quantization, &tensors)?;
     File::create(output).map_err(|cause| {
         let path = output.display();
@@ -73,7 +81,7 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     let call =
         || unsafe { calls::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params) };
     match while_loading(input, || guarded(call)) {
-        Ok(0) => Ok(()),
+        Ok(0) => files.check_same(IN_USE),
         Ok(_) => Err(failed(input, output, &last_log_errors())),
         Err(exception) => Err(failed(input, output, &exception)),
     }

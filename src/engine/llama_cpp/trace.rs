@@ -41,13 +41,15 @@ impl LlamaCppModel<'_> {
             ..Tracer::default()
         }));
         let mut context = Context::new(self, options, Some(tracer.clone()))?;
+        // The sequences before it are empty: their places must not count.
+        let sequence = options.n_seq.max(1) as usize - 1;
         for (index, window) in windows.iter().enumerate() {
             context.clear()?;
             let n_tokens = window.tokens.len();
             for start in (0..n_tokens).step_by(options.calls.n_ubatch as usize) {
                 let end = n_tokens.min(start + options.calls.n_ubatch as usize);
                 let mut batch = Batch::default();
-                batch.push(0, &window.tokens[start..end], start, 0);
+                batch.push(sequence, &window.tokens[start..end], start, 0);
                 locked(&tracer).begin(index, start..end);
                 context.decode(batch, window.window, start)?;
             }

@@ -10,6 +10,9 @@ use crate::input::chat_template::ChatTemplate;
 
 const END: u32 = 7;
 
+/// A token that the model's file forbids to generate.
+const SUPPRESSED: u32 = 3;
+
 /// A model whose rows have so few entries that answers end soon.
 fn model() -> FakeModel {
     let folder = tempfile::tempdir().unwrap();
@@ -18,6 +21,7 @@ fn model() -> FakeModel {
     let engine = FakeEngine {
         n_vocab: 10,
         end_of_generation: Some(END),
+        suppressed_tokens: vec![SUPPRESSED, 99],
         ..FakeEngine::default()
     };
     engine.load(&path, &ModelOptions::default()).unwrap()
@@ -93,6 +97,20 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
     let sampled = |seed| run(&[1; 5], seed, (1, 512));
     assert_ne!(sampled(Some(1)), sampled(Some(2)));
     assert_ne!(sampled(Some(1)), sampled(None));
+}
+
+#[test]
+fn tokens_that_the_file_forbids_are_never_chosen() {
+    for seed in [None, Some(1)] {
+        let context = context(500, 4, 512);
+        let all = answered(&[1; 40], context, (20, seed), &mut |_| Ok(())).unwrap();
+        let answers = all.values().map(|turn| {
+            let (tokens, n_prompt) = turn.as_ref().unwrap();
+            tokens[*n_prompt..].to_vec()
+        });
+        let tokens: Vec<u32> = answers.flatten().collect();
+        assert!(tokens.contains(&(SUPPRESSED + 1)) && !tokens.contains(&SUPPRESSED));
+    }
 }
 
 #[test]

@@ -1,0 +1,15 @@
+//! Which file a name stands for.
+
+use std::fs;
+
+/// The identity of a file, one under all of its names, where the system has such a thing.
+#[cfg(unix)]
+pub fn file_id(of: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((of.dev(), of.ino()))
+}
+
+#[cfg(not(unix))]
+pub fn file_id(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
+}
