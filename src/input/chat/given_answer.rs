@@ -165,7 +165,8 @@ impl Renderings<'_> {
         let is_blank = |text: &str| text.trim().is_empty();
         // Else it may be another header that follows.
         let is_at_last = is_blank(self.whole.get(at..possible.last)?);
-        if !is_of_thought && !(is_at_last && possible.end_of_message.is_some()) {
+        let begins_at_once = is_at_last && possible.end_of_message.is_some();
+        if !is_of_thought && !begins_at_once {
             return None;
         }
         let skipped = self.whole.get(at..possible.first);
@@ -215,7 +216,8 @@ fn parting(one: &str, other: &str) -> (usize, usize) {
         let (a, b) = (left.clone().next(), right.clone().next());
         match (a, b) {
             (Some(a), Some(b)) if a == b => {
-                (left.next(), right.next());
+                left.next();
+                right.next();
                 ends = (
                     one.len() - left.as_str().len(),
                     other.len() - right.as_str().len(),
