@@ -45,7 +45,7 @@ use anyhow::{Result, bail};
 use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
-use crate::input::chat_template;
+use crate::input::{self, chat_template};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
@@ -229,10 +229,10 @@ fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> R
     Ok(())
 }
 
-/// The paths of those of some flags that were given.
+/// The files of those of some flags that were given.
 fn given<const N: usize>(flags: [&Option<PathBuf>; N]) -> Vec<&Path> {
     let paths = flags.into_iter().flatten();
-    paths.map(PathBuf::as_path).collect()
+    paths.filter_map(|path| input::file(path)).collect()
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.

@@ -26,6 +26,7 @@ mod prompt_file;
 mod prompts;
 mod source;
 mod spans;
+mod starter;
 mod templates;
 mod texts;
 mod windows;
@@ -43,10 +44,12 @@ use crate::whole_file::read_text;
 pub use answer_file::AnswerFile;
 use prompt_file::PromptLine;
 use prompts::Questions;
-pub use source::{DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, is_group_name};
+pub use source::{
+    DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, file, is_group_name,
+};
 pub use spans::SpanRule;
 use spans::Spans;
-use texts::Text;
+use texts::RawText;
 pub use windows::{Plan, ScoreFrom};
 
 /// The windows of an input that are wanted.
@@ -68,7 +71,7 @@ pub struct RawInput<'s> {
     pub source: &'s Source,
     /// The identity of the texts or the prompts; their tokens are not counted yet.
     pub text: TextIdentity,
-    texts: Vec<Text>,
+    texts: Vec<RawText>,
     prompts: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,
@@ -91,11 +94,10 @@ impl<'s> RawInput<'s> {
         if let Some(path) = &source.prompts {
             (raw.text, raw.prompts) = prompt_file::read(path, source, doubts)?;
         } else {
-            let named = source.text_path.iter();
-            let texts = named.map(|text| texts::read_to_tokenize(&text.path, doubts));
-            raw.texts = texts.collect::<Result<_>>()?;
-            let each = raw.texts.iter().map(|text| text.identity.clone());
-            raw.text = texts::identity(source, &each.collect::<Vec<_>>());
+            for named in &source.text_path {
+                raw.texts.extend(RawText::read(named, doubts)?);
+            }
+            raw.text = texts::identity(&raw.texts);
         }
         if let Some(path) = &source.chat_template_file {
             raw.template = Some(read_template(path)?);
@@ -105,11 +107,15 @@ impl<'s> RawInput<'s> {
 
     /// The prompts that come with `kl`, as one text.
     pub fn starter_text(source: &'s Source) -> Self {
-        let text = prompt_file::starter();
+        let text = starter::prompts();
         Self {
             source,
             text: text.identity.clone(),
-            texts: vec![text],
+            texts: vec![RawText {
+                group: None,
+                shown: starter::STARTER.to_owned(),
+                text,
+            }],
             prompts: Vec::new(),
             template: None,
         }

@@ -10,14 +10,8 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::faults::Faults;
-use super::texts::{self, Text};
-use super::{GROUP_NAMES, Source, is_group_name};
+use super::{GROUP_NAMES, Source, is_group_name, starter, texts};
 use crate::report::Warning;
-
-/// The name and version in references of the prompts that come with `kl`: other prompts need another
-/// version.
-const STARTER_NAME: &str = "starter-1";
-const STARTER_PROMPTS: &str = include_str!("../../prompts/starter.jsonl");
 
 /// A prompt of a file.
 #[derive(Debug, PartialEq)]
@@ -40,7 +34,7 @@ pub fn read(
     let shown = path.display();
     let file = match source.prompt_file() {
         Some(path) => texts::read(path, doubts)?,
-        None => starter(),
+        None => starter::prompts(),
     };
     let parsed = parse(&file.text, source.max_windows);
     let lines = parsed.map_err(|what| anyhow!("{shown}: {what}"))?;
@@ -54,14 +48,6 @@ pub fn read(
         );
     }
     Ok((file.identity, lines))
-}
-
-/// The file of the prompts that come with `kl`.
-pub fn starter() -> Text {
-    Text {
-        text: STARTER_PROMPTS.to_owned(),
-        identity: texts::identity_of(STARTER_NAME, STARTER_PROMPTS.as_bytes()),
-    }
 }
 
 /// Parses the first `max` prompts of a file. The first line that is not empty decides whether all are plain

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, map};
 use sha2::{Digest, Sha256};
 
+use super::starter::STARTER;
 use super::windows::text_per_window;
-use super::{Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
+use super::{NamedText, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source, starter};
 use crate::engine::Model;
 use crate::report::Warning;
 use crate::whole_file::{read_stream, read_text};
@@ -25,8 +26,36 @@ pub struct Text {
     pub identity: TextIdentity,
 }
 
+/// A text that was read, not yet tokenized.
+pub struct RawText {
+    /// The name of the group that its windows belong to.
+    pub group: Option<String>,
+    /// Its path, or its part of the text that comes with `kl`, as messages name it.
+    pub shown: String,
+    pub text: Text,
+}
+
+impl RawText {
+    /// Reads a file, or the parts of the text that comes with `kl`. Doubts what editors on Windows add.
+    pub fn read(named: &NamedText, doubts: &mut Vec<Warning>) -> Result<Vec<Self>> {
+        let Some(path) = named.file() else {
+            let parts = starter::texts().map(|(group, text)| Self {
+                shown: format!("{STARTER} ({group})"),
+                group: Some(group),
+                text,
+            });
+            return Ok(parts.collect());
+        };
+        Ok(vec![Self {
+            group: named.group.clone(),
+            shown: path.display().to_string(),
+            text: read_to_tokenize(path, doubts)?,
+        }])
+    }
+}
+
 /// Reads a text whose every character is tokenized. Doubts also what editors on Windows add.
-pub fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
+fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
     let text = read(path, doubts)?;
     let name = path.display();
     if text.text.starts_with('\u{feff}') {
@@ -113,7 +142,7 @@ fn instead(path: &Path, first: usize) -> String {
 /// In chunks, the only text is cut as llama-perplexity does, with one BOS before all of it: into whole
 /// windows whose first token the BOS replaces.
 pub(super) fn plan<M: Model>(
-    raw: RawInput<'_>,
+    mut raw: RawInput<'_>,
     model: &M,
     selection: &Selection,
 ) -> Result<PreparedInput> {
@@ -121,11 +150,10 @@ pub(super) fn plan<M: Model>(
     let n_ctx = source.text_n_ctx();
     check_stride(source, n_ctx, bos)?;
     let mut input = PreparedInput::new(source, model);
-    let (mut all, mut identities, mut groups) = (Plan::default(), Vec::new(), Vec::new());
-    for (named, text) in source.text_path.iter().zip(raw.texts) {
-        let shown = named.path.display();
+    let (mut all, mut n_windows) = (Plan::default(), Vec::new());
+    for RawText { shown, text, .. } in &mut raw.texts {
         let tokens = model.tokenize(&text.text, source.parse_special);
-        let tokens = tokens.with_context(|| shown.to_string())?;
+        let tokens = tokens.with_context(|| shown.clone())?;
         if tokens.len() < 2 {
             bail!("{shown}: has fewer than two tokens: use a longer text");
         }
@@ -142,13 +170,8 @@ pub(super) fn plan<M: Model>(
                 tokens.len()
             );
         }
-        let mut identity = text.identity;
-        identity.n_tokens = Some(tokens.len() as u64);
-        identities.push(identity);
-        groups.extend(repeat_n(
-            named.group(),
-            plan.windows.len() + plan.n_unscored,
-        ));
+        text.identity.n_tokens = Some(tokens.len() as u64);
+        n_windows.push(plan.windows.len() + plan.n_unscored);
         all.append(plan);
     }
     input.plan = all.limited(selection.max_rows);
@@ -164,12 +187,15 @@ pub(super) fn plan<M: Model>(
         add_bos: Some(bos.is_some()),
         first_scored: Some(score.first(n_ctx, bos.is_some())),
         stride: source.stride,
-        text: Some(identity(source, &identities)),
+        text: Some(identity(&raw.texts)),
         ..input.provenance
     };
-    if has_groups(source) {
-        input.provenance.texts = identities;
-        input.groups = Some(Groups::of_each(groups));
+    if has_groups(&raw.texts) {
+        let names = raw.texts.iter().filter_map(|of| of.group.as_deref());
+        let of_windows = names.zip(n_windows).flat_map(|(name, n)| repeat_n(name, n));
+        input.groups = Some(Groups::of_each(of_windows));
+        let texts = raw.texts.into_iter();
+        input.provenance.texts = texts.map(|of| of.text.identity).collect();
     }
     Ok(input)
 }
@@ -186,26 +212,36 @@ fn check_stride(source: &Source, n_ctx: u32, bos: Option<u32>) -> Result<()> {
     }
 }
 
-fn has_groups(source: &Source) -> bool {
-    source.text_path.iter().any(|named| named.group.is_some())
+fn has_groups(texts: &[RawText]) -> bool {
+    texts.iter().any(|text| text.group.is_some())
 }
 
 /// The identity of all texts together. Where they have groups, it is as LOGITS.md states it: their names
 /// after their groups, and the hash of their hashes and groups.
-pub(super) fn identity(source: &Source, texts: &[TextIdentity]) -> TextIdentity {
-    if !has_groups(source) {
-        return texts.first().cloned().unwrap_or_default();
+///
+/// The text that comes with `kl` has one name.
+pub(super) fn identity(texts: &[RawText]) -> TextIdentity {
+    let identities = || texts.iter().map(|of| &of.text.identity);
+    if !has_groups(texts) {
+        return identities().next().cloned().unwrap_or_default();
     }
     let (mut names, mut lines) = (Vec::new(), String::new());
-    for (named, text) in source.text_path.iter().zip(texts) {
-        let (name, sha256) = (text.name.as_deref(), text.sha256.as_deref());
-        names.push(format!("{}={}", named.group(), name.unwrap_or_default()));
-        lines += &format!("{}  {}\n", sha256.unwrap_or_default(), named.group());
+    for RawText { group, text, .. } in texts {
+        let group = group.as_deref().unwrap_or_default();
+        let TextIdentity { name, sha256, .. } = &text.identity;
+        names.push(format!("{group}={}", name.as_deref().unwrap_or_default()));
+        lines += &format!("{}  {group}\n", sha256.as_deref().unwrap_or_default());
     }
-    let mut identity = TextIdentity::named(names.join(", "));
+    let is_starter = identities().all(|of| of.name.as_deref() == Some(starter::TEXT_NAME));
+    let name = if is_starter {
+        starter::TEXT_NAME.to_owned()
+    } else {
+        names.join(", ")
+    };
+    let mut identity = TextIdentity::named(name);
     identity.sha256 = Some(hex(&Sha256::digest(lines)));
-    identity.bytes = texts.iter().map(|text| text.bytes).sum();
-    identity.n_tokens = texts.iter().map(|text| text.n_tokens).sum();
+    identity.bytes = identities().map(|text| text.bytes).sum();
+    identity.n_tokens = identities().map(|text| text.n_tokens).sum();
     identity
 }
 

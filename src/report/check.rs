@@ -211,7 +211,7 @@ impl Check {
             let (kld, same) = (short_kld(floor.kld), percent(floor.same_top));
             text.push('\n');
             text += &wrapped(&format!(
-                "The floor of your settings: a mean KLD of {kld} nats from the CPU's rows, and {same} the same top token. Quantization cannot be told from rounding below it."
+                "The floor of your settings: a mean KLD of {kld} nats from the CPU's rows, and {same} the same top token. Whoever compares rows of this build with rows of another one cannot tell less from rounding. Runs with equal flags on this machine share the rounding: between them, less can be told."
             ));
         }
         text += &self.table().text();

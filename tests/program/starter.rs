@@ -52,3 +52,40 @@ fn a_file_called_starter_is_read_by_its_path() {
     session.ok(&format!("{line} starter -w starter --force"));
     assert_eq!(session.info("starter")["text"]["name"], "starter-1");
 }
+
+#[test]
+fn the_starter_text_needs_no_file_and_has_groups() {
+    let session = Session::new();
+    session.ok("-m @f16 -t starter -c 128 --max-windows 2 -w ref.gz -q");
+    let info = session.info("ref.gz --verify");
+    has(&info, &json!({"text": {"name": "starter-text-1"}}));
+    let groups = info["groups"].as_array().unwrap();
+    let names: Vec<&str> = groups
+        .iter()
+        .map(|group| group["name"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "prose",
+        "technical",
+        "code",
+        "dialogue",
+        "languages",
+        "tables",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(info["n_windows"], 12);
+
+    // A file of that name is another text, and other formats hold no groups.
+    session.write("starter", "One text of my own, which is long enough.\n");
+    session.ok("-m @f16 -t ./starter -c 16 -w own.gz -q");
+    assert_eq!(session.info("own.gz")["text"]["name"], "starter");
+    let line = "-m @f16 -t starter -w base.kld --format llama.cpp";
+    session.fails(line, 2, &["-t starter, needs --format kl"]);
+}
+
+#[test]
+fn maps_and_checks_accept_the_starter_text() {
+    let session = Session::new();
+    session.ok("sensitivity -m @f16 -t starter -c 32 -n 64 --tensors attn_v -w map.jsonl -q");
+    session.ok("check -m @q8 -t starter -c 32 -n 64 -q");
+}

@@ -17,7 +17,7 @@ use crate::commands::settings::{
 };
 use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
-use crate::input::{DEFAULT_N_CTX, ScoreFrom, Source};
+use crate::input::{DEFAULT_N_CTX, NamedText, ScoreFrom, Source};
 use crate::report::number::count_of;
 
 /// Checks a classic call.
@@ -91,11 +91,15 @@ fn check_input(args: &mut Args) -> Result<(), String> {
         source.top_k = args.results.top_k.take();
     }
     source.n_ctx = args.n_ctx;
-    let is_named = source.text_path.iter().any(|text| text.group.is_some());
+    let has_groups = source.text_path.iter().any(NamedText::has_groups);
     let holds_states = args.write.encoding.is_some_and(Encoding::holds_states);
     let of_native = [
         (source.prompts.is_some(), "--prompts", "can hold prompts"),
-        (is_named, "-t NAME=PATH", "can hold groups"),
+        (
+            has_groups,
+            "-t NAME=PATH, or -t starter,",
+            "can hold groups",
+        ),
         (
             args.resume,
             "--resume",

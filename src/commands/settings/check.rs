@@ -22,7 +22,7 @@ pub struct CheckSettings {
     #[arg(short, long, value_name = "PATH", help_heading = INPUT, value_parser = input())]
     pub model: PathBuf,
 
-    /// Text to run it over; '-' reads stdin [default: the prompts that come with kl]
+    /// Text to run it over: a file, '-' for stdin, or 'starter' [default: the prompts that come with kl]
     #[arg(
         short, long, value_name = "PATH", help_heading = INPUT, value_parser = text(),
         alias = "text_path"

@@ -32,7 +32,7 @@ pub struct SensitivitySettings {
     #[arg(short, long, value_name = "PATH", help_heading = INPUT, value_parser = input())]
     pub model: PathBuf,
 
-    /// Text to measure on; '-' reads stdin
+    /// Text to measure on: a file, '-' for stdin, or 'starter'
     ///
     /// Judge the recipe that you make of the map on another text.
     #[arg(
@@ -232,7 +232,9 @@ pub struct RecipeSettings {
     #[arg(short, long, value_name = "PATH", help_heading = CHECK, value_parser = input())]
     pub model: Option<PathBuf>,
 
-    /// Text to measure the recipe on, another than the map's; '-' reads stdin
+    /// Text to measure the recipe on, another than the map's
+    ///
+    /// '-' reads stdin, 'starter' is the text that comes with kl.
     ///
     /// The original's rows stay in memory, and its tensors are exchanged there: no file is written.
     /// If prediction and measurement disagree, one more round is measured around the recipe, on
