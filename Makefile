@@ -6,6 +6,7 @@
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
+# make cpu-test  run the tests of the program as on other CPUs: make cpu-test ARGS=haswell (see CONTRIBUTING.md)
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
 #   checks licences, sources and duplicates too; this compiles cargo-deny and adds known faults
 # make package  the three crates as crates.io would get them: target/package/
@@ -20,7 +21,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test deny package install uninstall dist backend gpu-test bench setup clean
+.PHONY: build demo test cpu-test deny package install uninstall dist backend gpu-test bench setup clean
 
 # Where `make install` puts things; for yourself alone, PREFIX=~/.local.
 PREFIX ?= /usr/local
@@ -60,6 +61,9 @@ test: setup
 	[ -z "$$failed" ] || echo "make test: before the tests, these failed:$$failed" >&2
 	check cargo test --release --locked --workspace --lib --bins --tests --no-fail-fast
 	[ -z "$$failed" ]
+
+cpu-test: setup
+	scripts/cpus.sh $(ARGS)
 
 deny: setup
 	scripts/deny.sh

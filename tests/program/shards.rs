@@ -1,13 +1,13 @@
 //! Parts of a run, joined, and a run that was cut off and resumed: the bytes of one run.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 
 use crate::conversations::stopping_conversations;
-use crate::session::{Session, can_run, fixture, short_text};
+use crate::session::{Session, can_run, fixture, program, short_text};
 
 fn of_part(part: usize, parts: usize) -> String {
     format!("tiny-q4_K_M@ref.{part}-of-{parts}.kls")
@@ -198,8 +198,9 @@ fn machine() -> Session {
 }
 
 fn sh(session: &Session, script: &str, environment: &[(&str, &str)]) {
-    let kl = Path::new(env!("CARGO_BIN_EXE_kl")).parent().unwrap();
-    let path = format!("{}:{}", kl.display(), std::env::var("PATH").unwrap());
+    let program = PathBuf::from(program());
+    let folder = program.parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     // The threads of all tests are more than this machine's cores.
     let script = script.replace(" -q", " -q --threads 1");
     let mut shell = Command::new("sh");
