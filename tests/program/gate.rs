@@ -151,7 +151,8 @@ fn tokens_that_are_left_out_fail_every_condition() {
     let line = "-m @q8 -r bad.gz -q --fail-if 'kld.mean > 1'";
     session.ok(&line.replace("bad", "ref"));
     let run = session.ends(&format!("{line} --json fail.json"), 3);
-    let what = "does not hold, but 1 token with a row that is not finite is left out";
+    let what =
+        "does not hold, but 1 token with a row of the reference that is not finite is left out";
     run.warns(&["kld.mean > 1", what, "--allow-excluded"]);
     let verdict = session.read_json("fail.json")["models"][0]["conditions"][0].take();
     has(&verdict, &json!({"failed": true, "reason": "left_out"}));
