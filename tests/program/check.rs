@@ -45,8 +45,13 @@ fn a_floor_is_found_and_a_report_shows_it() {
     assert_eq!(found["floor"]["kld"], floor);
     let page = session.read_text("page.html");
     assert!(page.contains("Rounding alone moves the set-up"), "{page}");
-    let what = ["tiny-q4_K_M@ref.kls", "holds no floor", "kl check --json"];
-    session.fails(&format!("{report} tiny-q4_K_M@ref.kls"), 1, &what);
+    session.write("none.json", "{}");
+    for (file, what) in [
+        ("none.json", &["holds no floor", "kl check --json"][..]),
+        ("tiny-q4_K_M@ref.kls", &["is not whole JSON"]),
+    ] {
+        session.fails(&format!("{report} {file}"), 1, &[&[file], what].concat());
+    }
 }
 
 #[test]
