@@ -52,20 +52,20 @@ pub fn read_stream(stream: impl Read, name: &str, most: u64) -> Result<Vec<u8>> 
     })
 }
 
-/// Reads a document that `kl` has written with `--json`.
+/// Reads a document that `kl` has written; `command` is the one that writes it, as in `kl report --json`.
 ///
 /// # Errors
 /// A file that cannot be read, or that is not JSON: where, and what is wrong there.
-pub fn read_json(path: &Path) -> Result<Value> {
+pub fn read_json(path: &Path, command: &str) -> Result<Value> {
     /// A document of a hundred models has one megabyte, and takes up to sixteen times its length in memory.
     const MOST_BYTES: u64 = 32 << 20;
     let shown = path.display();
     let json = read_text(path, MOST_BYTES, ", more than kl writes as JSON")?;
     if json.is_empty() {
-        bail!("{shown}: is empty: write it again");
+        bail!("{shown}: is empty: write it again with {command}");
     }
     serde_json::from_slice(&json)
-        .map_err(|why| anyhow!("{shown}: is not whole JSON ({why}): write it again"))
+        .map_err(|why| anyhow!("{shown}: is not whole JSON ({why}): write it again with {command}"))
 }
 
 /// Reads up to the end, or to the piece that has a byte of 0; `None` if there are more than `most` bytes.

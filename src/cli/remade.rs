@@ -160,6 +160,6 @@ pub fn show_check(
 
 /// The quants of a `kl report`.
 fn quants_of(path: &Path) -> Result<Vec<ReportedQuant>> {
-    let quants = ReportedQuant::of_json(&read_json(path)?);
+    let quants = ReportedQuant::of_json(&read_json(path, "kl report --json")?);
     quants.map_err(|why| anyhow!("{} {why}", path.display()))
 }

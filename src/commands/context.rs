@@ -13,7 +13,6 @@ use kl_formats::{BackendIdentity, Calls, ModelIdentity};
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::gguf::ModelError;
 use crate::engine::{
     ContextOptions, DeviceKind, Engine, EngineError, FileChange, FlashAttention, GpuLayers, Layers,
     Model, default_batch, default_calls, memory,
@@ -87,11 +86,10 @@ pub fn check_files(model: &impl Model, watch: &Watch<'_>) -> Result<(), EngineEr
     let facts = model.facts();
     let what = match model.file_change() {
         None => return Ok(()),
-        Some(FileChange::Rewritten) if facts.is_mapped => {
-            let what = "changed while it was read: wait until it is complete, and try again";
-            return Err(EngineError::Changed(ModelError::new(&facts.path, what)));
+        Some(change @ (FileChange::Rewritten | FileChange::Shortened)) if facts.is_mapped => {
+            return Err(change.error(&facts.path, "read"));
         }
-        Some(FileChange::Rewritten) => "was written to",
+        Some(FileChange::Rewritten | FileChange::Shortened) => "was written to",
         Some(FileChange::Replaced) => "was replaced or removed",
     };
     let message = format!(

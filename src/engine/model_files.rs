@@ -15,8 +15,10 @@ pub enum FileChange {
     /// A name stands for another file, or for none. The bytes of the file that had it are still there for
     /// who has mapped them.
     Replaced,
-    /// A file has another length, or was written to.
+    /// A file was written to, or became longer.
     Rewritten,
+    /// A file became shorter.
+    Shortened,
 }
 
 /// What shows that a file has changed.
@@ -40,6 +42,7 @@ impl Stamp {
     fn change(&self, now: Option<&Self>) -> Option<FileChange> {
         match now {
             Some(now) if now == self => None,
+            Some(now) if now.id == self.id && now.bytes < self.bytes => Some(FileChange::Shortened),
             Some(now) if now.id == self.id => Some(FileChange::Rewritten),
             _ => Some(FileChange::Replaced),
         }
@@ -82,7 +85,7 @@ impl ModelFiles {
     /// The file that has changed.
     pub fn check_same(&self, while_: &str) -> Result<(), EngineError> {
         self.changed()
-            .map_or(Ok(()), |(path, _)| Err(changed(path, while_)))
+            .map_or(Ok(()), |(path, change)| Err(change.error(path, while_)))
     }
 
     /// Checks that nobody has written to them.
@@ -91,15 +94,24 @@ impl ModelFiles {
     /// The file that was written to.
     pub fn check_bytes(&self, while_: &str) -> Result<(), EngineError> {
         match self.changed() {
-            Some((path, FileChange::Rewritten)) => Err(changed(path, while_)),
-            _ => Ok(()),
+            None | Some((_, FileChange::Replaced)) => Ok(()),
+            Some((path, change)) => Err(change.error(path, while_)),
         }
     }
 }
 
-fn changed(path: &Path, while_: &str) -> EngineError {
-    let what = format!("changed while it was {while_}: wait until it is complete, and try again");
-    EngineError::Changed(ModelError::new(path, what))
+impl FileChange {
+    /// The error of a file that has changed. `while_`: what would have been read from it.
+    pub fn error(self, path: &Path, while_: &str) -> EngineError {
+        let changed = if self == Self::Shortened {
+            "became shorter"
+        } else {
+            "changed"
+        };
+        let what =
+            format!("{changed} while it was {while_}: wait until it is complete, and try again");
+        EngineError::Changed(ModelError::new(path, what))
+    }
 }
 
 #[cfg(test)]
@@ -136,6 +148,11 @@ mod tests {
         let error = files.check_bytes("read").unwrap_err().to_string();
         let end = "b: changed while it was read: wait until it is complete, and try again";
         assert!(error.ends_with(end), "{error}");
+
+        fs::write(&b, "012").unwrap();
+        assert_eq!(files.change(), Some(FileChange::Shortened));
+        let error = files.check_bytes("read").unwrap_err().to_string();
+        assert!(error.contains("b: became shorter while"), "{error}");
 
         fs::remove_file(&b).unwrap();
         assert_eq!(files.change(), Some(FileChange::Replaced));

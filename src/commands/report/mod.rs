@@ -106,7 +106,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 fn floor_of(path: &Path) -> Result<Floor> {
     const ADVICE: &str = "give the file that kl check --json wrote, of settings that could be run";
     let shown = path.display();
-    let document = read_json(path)?;
+    let document = read_json(path, "kl check --json")?;
     match document.get("floor") {
         None | Some(Value::Null) => bail!("{shown}: holds no floor: {ADVICE}"),
         Some(floor) => serde::Deserialize::deserialize(floor)

@@ -112,7 +112,7 @@ impl Gguf {
         has_word(DRAFTS, architecture)
             || architecture.ends_with("assistant")
             || architecture.ends_with("eagle3")
-            || KEYS_OF_DRAFTS.iter().any(|name| has(name))
+            || KEYS_OF_DRAFTS.iter().any(has)
             || self.tensor(FROM_DRAFT_TO_TARGET).is_some()
     }
 
@@ -126,8 +126,11 @@ impl Gguf {
         let is_beyond = n_layers.is_some_and(|n| layers.iter().all(|layer| *layer >= n));
         let is_only = !layers.is_empty() && (is_beyond || layers == of_further_tokens);
         is_only.then(|| {
-            let layers =
-                ["layer that predicts", "layers that predict"][usize::from(layers.len() > 1)];
+            let layers = if layers.len() == 1 {
+                "layer that predicts"
+            } else {
+                "layers that predict"
+            };
             format!("only the {layers} further tokens (MTP)")
         })
     }

@@ -191,7 +191,7 @@ fn a_file_that_is_cut_off_is_an_error_and_the_next_exchange_is_whole() {
     for mixture in [all_at(&model, kind("q5_1")), Mixture::new()] {
         let message = model.exchange(&mixture, None).unwrap_err().to_string();
         // By what is left of it, or by its length.
-        let is_said = ["cannot be read", "changed while it was read"];
+        let is_said = ["cannot be read", "became shorter while it was read"];
         assert!(
             is_said.iter().any(|what| message.contains(what)),
             "{message}"
