@@ -100,6 +100,7 @@ pub fn allowed(n: usize) -> usize {
 ///
 /// # Errors
 /// If it does not: what to do.
+#[cfg(feature = "hub")]
 pub fn one_more() -> Result<(), NoThread> {
     if allowed(1) > 0 {
         return Ok(());
