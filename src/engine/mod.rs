@@ -262,7 +262,7 @@ impl ModelFacts {
 
     /// The chat template for prompts without tools, as llama-server chooses it: a model without any other
     /// has that for tools; and `chatml` is a name. `None` if it has no template at all, where llama-server
-    /// uses [`CHATML`].
+    /// uses the word `chatml`.
     pub fn default_template(&self) -> Option<&str> {
         let own = self
             .chat_template
