@@ -75,8 +75,15 @@ pub fn plan<M: Model>(
     for line in raw.prompts {
         check()?;
         let place = line.place.clone();
-        if let Err(error) = windows.add(&format!("{source}: {place}"), line) {
-            faults.push(&place, format!("{error:#}"));
+        let added = windows.add(&format!("{source}: {place}"), line);
+        // A template that was stopped renders nothing else: the other prompts may be good.
+        let stopped = windows.templates.stopped();
+        let is_stopped = stopped.is_some();
+        if let Some(fault) = added.err().map(|error| format!("{error:#}")).or(stopped) {
+            faults.push(&place, fault);
+        }
+        if is_stopped {
+            break;
         }
     }
     if let Some(message) = faults.message(n_prompts) {

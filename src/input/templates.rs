@@ -68,6 +68,12 @@ impl Templates {
         })
     }
 
+    /// The reason why a template was stopped while it rendered, and what to do; `None` where none was.
+    pub fn stopped(&self) -> Option<String> {
+        let mut both = self.default.iter().chain(&self.tool_use);
+        both.find_map(|applied| applied.template.stopped())
+    }
+
     /// The template for a prompt with these variables.
     pub fn of(&self, variables: &Variables) -> Option<&AppliedTemplate> {
         let for_tools = self

@@ -1,9 +1,7 @@
 //! Chat templates that would crash the program, hold it or eat its memory: each ends in one line that names
 //! the template.
 
-use std::fs;
-
-use crate::session::Session;
+use crate::session::{Session, copy_program};
 
 /// Values nested as deep as a loop can nest them.
 const NESTED: &str = "{% set ns = namespace(a=[], b=[]) %}{% for i in range(30000) %}\
@@ -91,9 +89,8 @@ fn the_process_that_renders_is_in_no_help_and_ends_with_its_input() {
 fn a_template_is_rendered_by_a_program_that_was_replaced_or_is_found_by_another_path() {
     let session = Session::new();
     let line = with_template(&session, "{{ messages[0].content }} and so on");
-    let program = session.command("--version").get_program().to_owned();
     let copy = session.path("another-name");
-    fs::copy(program, &copy).unwrap();
+    copy_program(&copy);
     // The shell removes the file that runs.
     let script = "shift; ./another-name \"$@\" & sleep 0.05; rm -f another-name; wait $!";
     let run = session.in_shell(script, line);

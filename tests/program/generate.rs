@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::session::{Run, Session, can_run, program};
+use crate::session::{Run, Session, can_run, copy_program, program};
 
 /// Lines, and what completes their end: all of it, in a folder of some files.
 const COMPLETED: [(&str, &str); 4] = [
@@ -86,7 +86,7 @@ fn make_installs_and_uninstalls() {
     }
     let session = Session::new();
     fs::create_dir_all(session.path("target/release")).unwrap();
-    fs::copy(program(), session.path("target/release/kl")).unwrap();
+    copy_program(&session.path("target/release/kl"));
     let make = |target: &str| {
         let mut make = Command::new("make");
         // Nothing is to be built.

@@ -352,6 +352,20 @@ pub fn labels(json: &Value) -> Vec<&str> {
         .collect()
 }
 
+/// Copies the program, with the libraries beside it that it loads if it was built so.
+pub fn copy_program(to: &Path) {
+    let program = PathBuf::from(program());
+    fs::copy(&program, to).unwrap();
+    for file in fs::read_dir(program.parent().unwrap()).unwrap() {
+        let library = file.unwrap().path();
+        let name = library.file_name().unwrap();
+        let text = name.to_string_lossy();
+        if text.starts_with("lib") && text.contains(".so") {
+            fs::copy(&library, to.with_file_name(name)).unwrap();
+        }
+    }
+}
+
 /// The program to test: `KL_TEST_BIN`, whose file is called `kl`, or the one that cargo has built.
 pub fn program() -> OsString {
     std::env::var_os("KL_TEST_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_kl").into())

@@ -99,6 +99,14 @@ impl ContainedTemplate {
         self.ask(conversation, ADVICE)
     }
 
+    /// The reason why it was stopped, and what to do; `None` where it was not. Nothing else is rendered then.
+    pub fn stopped(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Running(_) => None,
+            State::Ended(why) => Some(format!("{why}{ADVICE}")),
+        }
+    }
+
     /// Sends a request, and waits for its answer. Where there is none, `advice` says what to do.
     fn ask(&self, request: &impl Serialize, advice: &str) -> Result<String, TemplateError> {
         let mut state = self.state.borrow_mut();

@@ -96,6 +96,15 @@ impl ChatTemplate {
         })
     }
 
+    /// The reason why the template was stopped while it rendered, and what to do; `None` where it was not.
+    /// Nothing else is rendered then.
+    pub fn stopped(&self) -> Option<String> {
+        match &self.rendering {
+            Rendering::Contained(contained) => contained.stopped(),
+            Rendering::Here(_) => None,
+        }
+    }
+
     /// True if the template's source names this variable; false for the one that `kl` itself sets.
     pub fn names(&self, variable: &str) -> bool {
         let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
