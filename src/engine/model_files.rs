@@ -9,6 +9,9 @@ use super::EngineError;
 use super::gguf::ModelError;
 use crate::file_id::file_id;
 
+/// The time in which a model's file must not change, for messages.
+pub const IN_USE: &str = "read";
+
 /// What has happened to a model's files since they were looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileChange {

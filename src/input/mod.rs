@@ -28,6 +28,7 @@ mod source;
 mod spans;
 mod starter;
 mod templates;
+mod text;
 mod texts;
 mod windows;
 

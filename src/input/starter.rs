@@ -1,6 +1,6 @@
 //! The text and the prompts that come with `kl`, for people who have none yet.
 
-use super::texts::{Text, identity_of};
+use super::text::{Text, identity_of};
 
 /// The word in place of a path that stands for them. A file of that name is `./starter`.
 pub const STARTER: &str = "starter";

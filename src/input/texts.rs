@@ -10,6 +10,7 @@ use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, m
 use sha2::{Digest, Sha256};
 
 use super::starter::STARTER;
+use super::text::{Text, identity_of};
 use super::windows::text_per_window;
 use super::{NamedText, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source, starter};
 use crate::engine::Model;
@@ -19,12 +20,6 @@ use crate::whole_file::{read_stream, read_text};
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
 const TOO_LONG: &str = ", more than llama.cpp tokenizes at once: split it";
-
-/// A text that was read, and what identifies it; `identity.n_tokens` is not known yet.
-pub struct Text {
-    pub text: String,
-    pub identity: TextIdentity,
-}
 
 /// A text that was read, not yet tokenized.
 pub struct RawText {
@@ -106,14 +101,6 @@ pub fn read(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok(Text { text, identity })
-}
-
-/// The identity of a text with this name, not tokenized yet.
-pub fn identity_of(name: impl Into<String>, bytes: &[u8]) -> TextIdentity {
-    let mut identity = TextIdentity::named(name);
-    identity.bytes = Some(bytes.len() as u64);
-    identity.sha256 = Some(hex(&Sha256::digest(bytes)));
-    identity
 }
 
 /// Names what a file holds in place of a text, and says what to do; `first` is its first byte that

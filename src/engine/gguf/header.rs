@@ -9,13 +9,10 @@ use std::path::{Path, PathBuf};
 use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::pieces::{JOINED, is_joined};
+use super::pieces::{JOINED, MAGIC, is_joined};
 use super::{
     Gguf, ModelError, Result, Tensor, Value, foreign_types, instead_of_gguf, sample_sha256,
 };
-
-/// The file's first bytes.
-pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// Bytes of the shortest pair: a key's length, a type, a bool.
 const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-use super::header::MAGIC;
+/// The first bytes of a GGUF.
+pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// A piece of a file that was cut byte by byte, as `split` cuts it, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::change::any_change;
-use super::header::MAGIC;
+use super::pieces::MAGIC;
 use super::*;
 use made::*;
 

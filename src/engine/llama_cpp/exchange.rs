@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use super::LlamaCppModel;
 use super::ggml::ModelTensor;
-use super::model::IN_USE;
 use super::stored_rows::StoredRows;
 use super::weights::{Blocks, quantize, quantized, squares};
 use crate::engine::gguf::Tensor;
+use crate::engine::model_files::IN_USE;
 use crate::engine::quantizer::{changes, is_original, refusal};
 use crate::engine::{EngineError, Exchange, Imatrix};
 use crate::lock::locked;

@@ -31,14 +31,12 @@ use super::tokenizer::{piece, tokenize};
 use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect, layers};
 use crate::engine::gguf::{Gguf, sha256_of};
+use crate::engine::model_files::IN_USE;
 use crate::engine::{
     ContextOptions, DeviceKind, EngineError, FileChange, GpuLayers, Head, Layers, Model,
     ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary,
     memory,
 };
-
-/// The time in which a model's file must not change.
-pub(super) const IN_USE: &str = "read";
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {

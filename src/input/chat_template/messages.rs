@@ -13,15 +13,17 @@
 //! (`func_args_not_string` in llama.cpp's `common/chat.cpp`), which finds out in the same way, by a call
 //! of a tool in a conversation (`caps_get` in `common/jinja/caps.cpp`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use serde_json::value::RawValue;
 
-use super::renderer::Variables;
 use super::{TemplateError, python, values};
+
+/// The values of a template's variables, by their names.
+pub(super) type Variables = BTreeMap<String, Value>;
 
 /// A text that no template has.
 const PROBE: &str = "kl-probe-of-parts";

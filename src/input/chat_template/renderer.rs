@@ -1,12 +1,12 @@
 //! Renders a template with minijinja, set up as transformers sets up jinja2: blocks are trimmed, undefined
 //! values are empty, and values print as in Python (`python`).
 
-use std::collections::BTreeMap;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Template, Value};
 
+use super::messages::Variables;
 use super::request::{Conversation, TemplateSource};
 use super::{ASKS, TemplateError, messages, python, source, values};
 
@@ -16,9 +16,6 @@ const FUEL: u64 = 10_000_000;
 
 /// The template's name in error messages.
 const NAME: &str = "chat template";
-
-/// The values of a template's variables, by their names.
-pub(super) type Variables = BTreeMap<String, Value>;
 
 /// A compiled template.
 #[derive(Debug)]

@@ -86,7 +86,7 @@ fn groups_and_other_keys_are_kept() {
 /// References of one version are comparable only if its prompts never change.
 #[test]
 fn the_prompts_of_a_version_stay_the_same() {
-    let texts::Text { text, identity } = starter::prompts();
+    let super::super::text::Text { text, identity } = starter::prompts();
     assert_eq!(parse(&text, None).unwrap().len(), 200);
     let sha256 = identity.sha256.unwrap();
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Models made byte by byte, for tests.
 
-use super::super::header::MAGIC;
+use super::super::pieces::MAGIC;
 
 pub(crate) const U8: u32 = 0;
 pub(crate) const U16: u32 = 2;
