@@ -88,6 +88,9 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
 
+/// The fewest compressed bytes that a window takes, on the average over a file.
+const MIN_WINDOW_BYTES: u64 = 8;
+
 /// Plain bytes that are read ahead for the longest window: less than a second's work.
 const SCANNED_BYTES: u64 = 256 << 20;
 
@@ -299,8 +302,9 @@ impl KlPyReader {
                 "a window of {n_tokens} tokens, the header states n_ctx {n_ctx}"
             )),
             // Empty windows shrink to a thousandth, and their number would decide how long a small file takes.
-            _ if u64::from(window) >= self.about.file_bytes => {
-                Some("more windows than the file has bytes".to_owned())
+            // A row of real logits takes a hundred bytes and more.
+            _ if u64::from(window) >= self.about.file_bytes / MIN_WINDOW_BYTES => {
+                Some("more windows than a file of its length can hold".to_owned())
             }
             _ => (self.about.n_windows.is_some_and(|n| window >= n))
                 .then(|| "more windows than the header states".to_owned()),
