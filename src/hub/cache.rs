@@ -11,7 +11,6 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::hash::stamp_of;
 use super::wait::{TICK, told};
 use super::{GIT_DIGITS, Hub, HubFault, HubFile, HubStep, HubWatch, Repository, is_hash};
 
@@ -272,6 +271,11 @@ pub fn open_own(path: &Path, options: &OpenOptions) -> Result<File> {
     }
     let opened = options.open(path);
     opened.with_context(|| format!("{} cannot be opened", path.display()))
+}
+
+/// The file that says when a blob was checked.
+pub fn stamp_of(blob: &Path) -> PathBuf {
+    blob.with_extension("kl-verified")
 }
 
 /// Writes a new file, in place of what is there.

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, anyhow};
@@ -12,10 +12,12 @@ use sha1::Sha1;
 use sha2::Sha256;
 use sha2::digest::{Digest as _, DynDigest};
 
-use super::cache::{small_text, write_fresh};
-use super::load::BLOCK;
+use super::cache::{small_text, stamp_of, write_fresh};
 use super::wait::told;
 use super::{GIT_DIGITS, Hub, HubFault, HubFile, HubStep, HubWatch, SHA_256_DIGITS, is_hash};
+
+/// Most bytes that are read at once.
+pub const BLOCK: usize = 1 << 18;
 
 impl Hub {
     /// Checks that a file in the cache has the hash that its name states, unless it was checked since it was
@@ -121,11 +123,6 @@ pub fn hash_of(digest: &str, size: u64) -> Option<Box<dyn DynDigest>> {
     // Git hashes a blob's length before its bytes.
     let of_git = || Box::new(Sha1::new_with_prefix(format!("blob {size}\0"))) as Box<dyn DynDigest>;
     is_hash(digest, GIT_DIGITS).then(of_git)
-}
-
-/// The file that says when a blob was checked.
-pub fn stamp_of(blob: &Path) -> PathBuf {
-    blob.with_extension("kl-verified")
 }
 
 /// What changes when a file is written to, or replaced: its length, its times, its number on the disk.

@@ -11,12 +11,9 @@ use kl_formats::hex;
 use sha2::digest::DynDigest;
 
 use super::cache::{incomplete, is_whole, mark_of, open_own, write_fresh};
-use super::hash::hash_of;
+use super::hash::{BLOCK, hash_of};
 use super::wait::{Patience, told};
 use super::{Hub, HubFault, HubFile, HubStep, HubWatch};
-
-/// Most bytes that are read at once.
-pub const BLOCK: usize = 1 << 18;
 
 impl Hub {
     /// Makes sure that a file is whole in the cache, at [`path_of`](Self::path_of), and that its bytes have the

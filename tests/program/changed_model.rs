@@ -58,6 +58,19 @@ fn replace(path: &Path) {
 const EVALUATE: &str = "-m m.gguf -r ref.gz -q";
 const SIDECAR: &str = "m@ref.kls.partial";
 
+/// Other runs of the model, each with the file whose beginning shows that it has begun.
+const WRITES: [(&str, &str); 3] = [
+    ("-m m.gguf -t text.txt -c 64 -q -w new.gz", "new.gz.partial"),
+    (
+        "-m m.gguf --prompts @prompts --generate 200 -q -w new.gz",
+        "new.gz.answers.partial",
+    ),
+    (
+        "-m f16.gguf --ref-model m.gguf -t text.txt -c 64 -q --sidecar both.kls",
+        "both.kls.partial",
+    ),
+];
+
 #[test]
 fn numbers_of_half_one_model_and_half_another_are_not_kept() {
     let session = session();
@@ -106,18 +119,7 @@ fn a_model_whose_name_another_file_gets_is_evaluated_to_its_end() {
 fn a_model_that_becomes_shorter_is_one_line() {
     let session = session();
     fs::copy(fixture("f16"), session.path("f16.gguf")).unwrap();
-    for (line, begun) in [
-        (EVALUATE, SIDECAR),
-        ("-m m.gguf -t text.txt -c 64 -q -w new.gz", "new.gz.partial"),
-        (
-            "-m m.gguf --prompts @prompts --generate 200 -q -w new.gz",
-            "new.gz.answers.partial",
-        ),
-        (
-            "-m f16.gguf --ref-model m.gguf -t text.txt -c 64 -q --sidecar both.kls",
-            "both.kls.partial",
-        ),
-    ] {
+    for (line, begun) in [(EVALUATE, SIDECAR)].into_iter().chain(WRITES) {
         copy(&session);
         let run = changed(&session, line, begun, shorten);
         let what = "kl: m.gguf: became shorter while it was read: wait until it is complete, and try again\n";
@@ -133,17 +135,7 @@ fn a_model_that_becomes_shorter_is_one_line() {
 fn nothing_is_written_of_a_model_that_changes() {
     let session = session();
     fs::copy(fixture("f16"), session.path("f16.gguf")).unwrap();
-    for (line, begun) in [
-        ("-m m.gguf -t text.txt -c 64 -q -w new.gz", "new.gz.partial"),
-        (
-            "-m m.gguf --prompts @prompts --generate 200 -q -w new.gz",
-            "new.gz.answers.partial",
-        ),
-        (
-            "-m f16.gguf --ref-model m.gguf -t text.txt -c 64 -q --sidecar both.kls",
-            "both.kls.partial",
-        ),
-    ] {
+    for (line, begun) in WRITES {
         copy(&session);
         let before = session.files();
         let run = changed(&session, line, begun, rewrite);
