@@ -293,6 +293,10 @@ pub struct BackendIdentity {
     pub type_k: Option<String>,
     /// Type of the V cache.
     pub type_v: Option<String>,
+    /// `f16` if quantized weights were dequantized before the model ran. Where absent, they were as in the
+    /// file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// Bytes of the KV cache of a context, which holds the windows of one decode call, and of the
     /// states of recurrent layers; `None` where they are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -93,7 +93,7 @@ pub fn load_original<'e, E: Engine>(
     check_parallel(run, engine, path)?;
     connect_devices(engine, run, watch)?;
     let beside = || (largest_context(run, n_ctx, [None; 2]), None);
-    Ok(load(engine, path, run, beside, watch)?)
+    load(engine, path, run, beside, watch)
 }
 
 /// Keeps an original's rows in memory, from a file or as it computes them.

@@ -166,6 +166,7 @@ pub fn backend_identity(
         GpuLayers::Count(n) => Some(n),
         GpuLayers::All | GpuLayers::Auto => None,
     };
+    identity.weights = recorded_weights(loaded.is_dequantized);
     identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
     record_calls(&mut identity, options);
     identity.threads = Some(options.threads);
@@ -181,6 +182,11 @@ pub fn settled_identity(engine: &impl Engine, options: &ContextOptions) -> Backe
     identity.type_k = Some(options.type_k.to_string());
     identity.type_v = Some(options.type_v.to_string());
     identity
+}
+
+/// The weights of a model, as headers record them.
+pub fn recorded_weights(is_dequantized: bool) -> Option<String> {
+    is_dequantized.then(|| "f16".to_owned())
 }
 
 /// Records how windows are split into calls, and how many a call decodes.

@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::observer::{Event, Watch};
+use super::output::free_space;
 use super::settings::RunSettings;
 use crate::engine::{
-    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelOptions, Room,
-    SecondModel, mlock_has_failed,
+    ContextOptions, Device, DeviceKind, Engine, GpuLayers, Model, ModelOptions, Room, SecondModel,
+    copies_folder, mlock_has_failed,
 };
 use crate::report::Warning;
+use crate::report::number::bytes;
 
 /// Lists the devices that a model can be computed on, those of the servers (`HOST:PORT`) too, as llama.cpp's
 /// tools list them, and below each what is special about it.
@@ -89,6 +91,32 @@ pub fn warn_without_device(
     Ok(())
 }
 
+/// States what the copy of a model with dequantized weights takes.
+///
+/// # Errors
+/// A model without any that is to be dequantized, or a copy that does not fit on its disk.
+fn announce_copy(engine: &impl Engine, path: &Path, watch: &Watch<'_>) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let text = match engine.dequantized_copy(path)? {
+        None => format!("{name}: no weights are quantized: it runs as it is"),
+        Some(copy) => {
+            let folder = copies_folder();
+            let [size, at_work] = [copy.bytes, copy.largest_tensor].map(bytes);
+            if let Some(free) = free_space(&folder.join(&*name)).filter(|&free| copy.bytes > free) {
+                bail!(
+                    "--dequantize: the copy of {name} takes {size}, but {} has {} free: set TMPDIR to a folder on another disk",
+                    folder.display(),
+                    bytes(free)
+                );
+            }
+            let place = folder.display();
+            format!("{name}: a copy of {size} in {place}, made with {at_work} of memory")
+        }
+    };
+    watch.event(&Event::Plan("dequantized", &text));
+    Ok(())
+}
+
 /// Loads a model. If as much as fits is to be offloaded, `beside` gives the contexts and the second model
 /// that must fit beside it, and the layers that fit are announced.
 ///
@@ -100,7 +128,10 @@ pub fn load<'e, E: Engine>(
     run: &RunSettings,
     beside: impl FnOnce() -> (ContextOptions, Option<SecondModel>),
     watch: &Watch<'_>,
-) -> Result<E::Model<'e>, EngineError> {
+) -> Result<E::Model<'e>> {
+    if run.model.is_dequantized {
+        announce_copy(engine, path, watch)?;
+    }
     let is_fitted = run.model.n_gpu_layers == GpuLayers::Auto;
     let options = ModelOptions {
         room: is_fitted.then(|| {

@@ -233,9 +233,9 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     for key in OF_A_PART.split(' ').chain(of_answers) {
         forget(&mut identity, key);
     }
-    // Evaluations of one model with two types of cache are two evaluations.
+    // Evaluations of one model with two types of cache, or of weights, are two evaluations.
     if let Some(backend) = identity.get_mut("backend").and_then(Value::as_object_mut) {
-        backend.retain(|key, _| key == "type_k" || key == "type_v");
+        backend.retain(|key, _| ["type_k", "type_v", "weights"].contains(&key.as_str()));
     }
     if let (Some(object), Some(shard)) = (identity.as_object_mut(), shard) {
         object.insert(N_PARTS.to_owned(), shard.count.into());

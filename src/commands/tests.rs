@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 use super::settings::{
     CompareSettings, ComparedVocabulary, ConvertSettings, EvaluateSettings, MergeSettings,
-    ReferenceSource, ResultSettings, RunSettings, WriteSettings,
+    ReferenceSource, ResultSettings, RunSettings, Sweep, WriteSettings,
 };
 use super::{Event, Observer, Shelf, Written, compare, convert, evaluate, info, one_line, write};
 use crate::engine::{CacheType, FakeEngine};
@@ -195,7 +195,7 @@ impl Folder {
             reference: self.file("ref"),
             vocabulary: ComparedVocabulary::Same,
             until: None,
-            sweep: Vec::new(),
+            sweep: Sweep::none(false),
             results: results(),
             run: run(),
             shelf: Shelf::default(),

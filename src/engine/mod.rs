@@ -7,6 +7,7 @@
 //! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
 //! every command runs without one.
 
+mod dequantized_copy;
 mod device;
 #[cfg(test)]
 mod fake;
@@ -17,6 +18,7 @@ mod model_files;
 mod model_options;
 mod quantizer;
 
+pub use dequantized_copy::copies_folder;
 pub use device::{Device, DeviceKind, memory};
 #[cfg(test)]
 pub use fake::{FAKE_DEVICE, FakeDecoder, FakeEngine, FakeFault, FakeModel, FakeStates};
@@ -99,6 +101,13 @@ pub trait Engine {
     /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
 
+    /// Describes the copy of a model's file with dequantized weights, which [`load`](Self::load) makes with
+    /// [`ModelOptions::is_dequantized`]; `None` if the file has no quantized weights.
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Self::inspect).
+    fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError>;
+
     /// Describes a model's file as llama.cpp's quantizer rewrites it, without loading the model. An
     /// importance matrix is named in the metadata of the file that is written.
     ///
@@ -124,6 +133,15 @@ pub trait Engine {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
+}
+
+/// The copy of a model's file with dequantized weights, before it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DequantizedCopy {
+    /// Its bytes, where no tensor needs f32.
+    pub bytes: u64,
+    /// Bytes of memory that the largest of its tensors takes while it is dequantized.
+    pub largest_tensor: u64,
 }
 
 /// A quantized file to write.
@@ -245,6 +263,8 @@ pub struct ModelFacts {
     pub is_mapped: bool,
     /// True if accelerators compute all layers, so that the CPU is idle while they decode.
     pub is_offloaded: bool,
+    /// Bytes of its weights as they were loaded: dequantized ones have more than in their file.
+    pub loaded_bytes: u64,
     /// The time that loading it took.
     pub load_time: Duration,
 }

@@ -92,6 +92,11 @@ pub struct ModelOptions {
     #[arg(long = "mlock")]
     pub use_mlock: bool,
 
+    /// True if quantized weights are dequantized to f16 before the model runs, and to f32 where f16 would
+    /// lose more of them than it does of any others.
+    #[arg(skip)]
+    pub is_dequantized: bool,
+
     /// The room that must stay besides the model's weights: only [`GpuLayers::Auto`] uses it.
     #[arg(skip)]
     pub room: Option<Box<Room>>,

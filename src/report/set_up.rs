@@ -8,7 +8,8 @@ use super::number::bytes;
 pub type SettingValue = fn(&BackendIdentity) -> Option<String>;
 
 /// The settings, each by its name.
-pub const SETTINGS: [(&str, SettingValue); 13] = [
+pub const SETTINGS: [(&str, SettingValue); 14] = [
+    ("weights", |s| s.weights.clone()),
     ("K cache", |s| s.type_k.clone()),
     ("V cache", |s| s.type_v.clone()),
     ("KV cache size", |s| s.kv_cache_bytes.map(bytes)),
@@ -28,7 +29,8 @@ pub const SETTINGS: [(&str, SettingValue); 13] = [
 pub const KV_CACHE: &str = "KV cache";
 
 /// The columns of a table of what differs, where settings that belong together share one.
-const COLUMNS: [(&str, SettingValue); 7] = [
+const COLUMNS: [(&str, SettingValue); 8] = [
+    ("weights", |s| Some(weights(s).to_owned())),
     (KV_CACHE, kv_types),
     ("devices", devices),
     ("-ngl", gpu_layers),
@@ -39,7 +41,8 @@ const COLUMNS: [(&str, SettingValue); 7] = [
 ];
 
 /// The settings that can distinguish evaluations of the same name, the most telling first.
-pub const DISTINCTIONS: [SettingValue; 4] = [
+pub const DISTINCTIONS: [SettingValue; 5] = [
+    |s| Some(format!("weights {}", weights(s))),
     |s| match (&s.type_k, kv_types(s)?) {
         (Some(k), types) if *k == types => Some(format!("KV {k}")),
         (_, types) => Some(types),
@@ -60,6 +63,11 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
         known.any(|cell| Some(cell) != first)
     });
     columns
+}
+
+/// The weights: as in the file, or the type to which they were dequantized.
+fn weights(set_up: &BackendIdentity) -> &str {
+    set_up.weights.as_deref().unwrap_or("file")
 }
 
 /// The devices, with commas between them.

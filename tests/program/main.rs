@@ -18,6 +18,7 @@ mod compare;
 mod contained_templates;
 mod conversations;
 mod convert;
+mod dequantize;
 mod devices;
 #[cfg(unix)]
 mod docs;

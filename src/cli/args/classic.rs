@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 use super::{EVALUATION, REFERENCE};
 use crate::commands::settings::values::{encoding, max_rows, relative_width, written_kind};
 use crate::commands::settings::{
-    ComparedVocabulary, GENERAL, ResultSettings, RunSettings, SweptTypes, swept_types,
+    ComparedVocabulary, GENERAL, ResultSettings, RunSettings, SweptValues, swept_values,
 };
 use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
 use crate::input::flags::{file, input, model};
@@ -80,6 +80,14 @@ pub struct Args {
     /// Read the model's file into memory instead of mapping it
     #[arg(long, help_heading = MODEL, overrides_with = "mmap")]
     pub no_mmap: bool,
+
+    /// Run each model with its weights dequantized to f16: what the file lost, without this machine's rounding
+    ///
+    /// Kernels for quantized weights round what they multiply to 8 bits, which on a CPU is most of the KLD of
+    /// a q8_0 file. Each model is copied to a temporary file (TMPDIR) of 2 bytes for each parameter. The
+    /// per-token file is MODEL-dequantized@REFERENCE.kls. With -w or --ref-model, the reference model too.
+    #[arg(long, help_heading = MODEL)]
+    pub dequantize: bool,
 
     /// Resume an interrupted run with the same settings
     ///
@@ -187,14 +195,15 @@ pub struct EvaluateArgs {
     #[arg(long, value_name = "REL", value_parser = relative_width)]
     pub until: Option<f64>,
 
-    /// Run each model with each pair of these types of the KV cache (-ctk, -ctv)
+    /// Run each model with each pair of these types of the KV cache (-ctk, -ctv), and of weights
     ///
     /// As in --sweep ctk=f16,q8_0,q4_0 ctv=f16,q8_0, which are six evaluations. Keys or values that
     /// are left out stay f16. Each pair has its own sidecar, MODEL-k_q8_0-v_f16@REFERENCE.kls,
-    /// and a table at the end has the size of each cache.
+    /// and a table at the end has the size of each cache. With weights=file,f16, each model runs as it is and
+    /// as with --dequantize.
     #[arg(
-        long, value_name = "ctk=TYPES|ctv=TYPES", num_args = 1..=2, value_parser = swept_types,
-        conflicts_with_all = ["type_k", "type_v"]
+        long, value_name = "ctk=TYPES|ctv=TYPES|weights=file,f16", num_args = 1..=3,
+        value_parser = swept_values, conflicts_with_all = ["type_k", "type_v"]
     )]
-    pub sweep: Vec<SweptTypes>,
+    pub sweep: Vec<SweptValues>,
 }

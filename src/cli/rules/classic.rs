@@ -12,8 +12,8 @@ use super::{check_devices, paths, wrong};
 use crate::cli::args::{Args, Command};
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CacheTypes, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings,
-    Stats, Subject, WriteSettings, cells, target,
+    EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings, Stats, Sweep,
+    WriteSettings, target,
 };
 use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
@@ -28,6 +28,7 @@ pub fn check(mut args: Args) -> Result<Command, String> {
         return Ok(Command::ListDevices(args.run.model.rpc));
     }
     args.run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
+    args.run.model.is_dequantized = args.dequantize;
     args.run.max_rows = args.max_rows;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     match (args.evaluate.read_path.take(), output, ref_model) {
@@ -244,7 +245,7 @@ fn evaluate(
         }
     }
     inputs.extend(args.model);
-    let sweep = cells(&args.evaluate.sweep)?;
+    let sweep = Sweep::new(&args.evaluate.sweep, args.run.model.is_dequantized)?;
     let mut results = args.results;
     results.part = args.shard;
     results.existing = Existing::asked(args.force, Some(args.resume));
@@ -291,7 +292,7 @@ fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, Str
 pub fn check_results(
     results: &mut ResultSettings,
     files: &[PathBuf],
-    sweep: &[CacheTypes],
+    sweep: &Sweep,
     mut inputs: Vec<PathBuf>,
 ) -> Result<(), String> {
     results.labels = labels(files, take(&mut results.label))?;
@@ -311,7 +312,7 @@ pub fn check_results(
         }
     }
     inputs.extend_from_slice(files);
-    let subjects = files.iter().flat_map(|path| Subject::of_model(path, sweep));
+    let subjects = files.iter().flat_map(|path| sweep.subjects(path));
     let sidecars = subjects.filter_map(|subject| results.sidecar_path(&subject));
     let outputs: Vec<PathBuf> = sidecars.chain(results.json.clone()).collect();
     // Of folders, -m reads the models and kl compare the rows.

@@ -16,7 +16,7 @@ use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, MergeSettings, RecipeSettings, ReportSettings,
-    SensitivitySettings,
+    SensitivitySettings, Sweep,
 };
 use classic::check_results;
 
@@ -82,7 +82,7 @@ fn compare(args: &mut CompareSettings) -> Result<(), String> {
     args.results.existing = Existing::asked(args.force, None);
     args.results.reference.clone_from(&args.reference);
     let inputs = vec![args.reference.clone()];
-    check_results(&mut args.results, &args.others, &[], inputs)
+    check_results(&mut args.results, &args.others, &Sweep::none(false), inputs)
 }
 
 fn report(args: &ReportSettings) -> Result<(), String> {

@@ -41,7 +41,7 @@ impl ReadFromDisk {
             let counted = devices.iter().filter(|device| is_counted(device.kind));
             counted.map(|device| device.memory_free).min()
         };
-        let weights = model.facts().identity.size_bytes.unwrap_or(0);
+        let weights = model.facts().loaded_bytes;
         let available = free(|kind| kind == DeviceKind::Cpu).unwrap_or(u64::MAX);
         if decoding.is_accelerated || weights <= available / MEMORY_SHARE {
             return Ok(None);

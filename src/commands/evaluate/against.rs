@@ -11,7 +11,7 @@ use kl_formats::{About, ModelIdentity, Reference, SidecarHeader, States};
 
 use crate::commands::context::{
     Decoding, ReadFromDisk, Split, backend_identity, check_files, check_models, check_parallel,
-    check_windows, context_options, largest_context, settled_identity,
+    check_windows, context_options, largest_context, recorded_weights, settled_identity,
 };
 use crate::commands::devices::load;
 use crate::commands::differences;
@@ -21,7 +21,7 @@ use crate::commands::evaluation::{
 use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
 use crate::commands::reference::{EvaluatedEntries, check_vocabulary, open_again, open_rows};
-use crate::commands::settings::{EvaluateSettings, Subject};
+use crate::commands::settings::{EvaluateSettings, RunSettings, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Layers, Model, Vocabulary,
 };
@@ -52,7 +52,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             return sidecar.map_or(Ok(()), |of| self.check_held(&of, subject, None));
         }
         let model = engine.inspect(&subject.path)?;
-        if subject.cell.is_some() && model.layers == Layers::Recurrent {
+        if subject.cache.is_some() && model.layers == Layers::Recurrent {
             bail!(
                 "{}: has no KV cache to sweep: evaluate it without --sweep",
                 subject.path.display()
@@ -88,7 +88,9 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let mut header = self.header.clone();
         header.model = model;
         let options = self.largest_context(subject);
-        header.backend = Some(settled_identity(self.engine, &options));
+        let mut backend = settled_identity(self.engine, &options);
+        backend.weights = recorded_weights(subject.is_dequantized);
+        header.backend = Some(backend);
         held.check(&header, true)
     }
 
@@ -199,14 +201,20 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     /// for more layers.
     fn is_kept(&self, model: &E::Model<'e>, subject: &Subject) -> bool {
         let is_auto = self.settings.run.model.n_gpu_layers == GpuLayers::Auto;
-        subject.cell.is_some() && !is_auto && model.facts().path == subject.path
+        let facts = model.facts();
+        let is_same =
+            facts.path == subject.path && facts.options.is_dequantized == subject.is_dequantized;
+        subject.cache.is_some() && !is_auto && is_same
     }
 
     /// Loads a model.
     fn load(&self, subject: &Subject) -> Result<E::Model<'e>> {
         let beside = || (self.largest_context(subject), None);
-        let run = &self.settings.run;
-        Ok(load(self.engine, &subject.path, run, beside, self.watch)?)
+        let run = RunSettings {
+            model: subject.with_weights(&self.settings.run.model),
+            ..self.settings.run.clone()
+        };
+        load(self.engine, &subject.path, &run, beside, self.watch)
     }
 
     /// Refuses what cannot be evaluated together, chooses how windows are decoded, and describes it in
@@ -256,7 +264,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let mut backend = backend_identity(self.engine, model, &options)?;
         backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
         if let Some(mut there) = about.backend.clone() {
-            if subject.cell.is_some() {
+            if subject.cache.is_some() {
                 // Nobody who sweeps the types needs a warning that they differ.
                 there.type_k.clone_from(&backend.type_k);
                 there.type_v.clone_from(&backend.type_v);

@@ -207,7 +207,7 @@ fn check_caches(settings: &EvaluateSettings, precedent: Option<FlashAttention>) 
     if run.flash_attn.or(precedent) != Some(FlashAttention::Off) {
         return Ok(());
     }
-    let swept = sweep.iter().map(|cell| ("--sweep ctv=", cell.v));
+    let swept = sweep.caches.iter().map(|cell| ("--sweep ctv=", cell.v));
     let mut all = swept.chain([("--cache-type-v ", run.type_v)]);
     let Some((flag, kind)) = all.find(|(_, kind)| kind.is_quantized()) else {
         return Ok(());

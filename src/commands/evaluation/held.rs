@@ -157,7 +157,7 @@ fn take_reference_if_same(reference: &mut ReferenceSummary, held: &ReferenceSumm
 }
 
 /// The keys for which null means "none" also before anything is loaded, and not "unknown yet".
-const ALWAYS_KNOWN: [&str; 4] = ["sampling", "until", "shard", "n_records"];
+const ALWAYS_KNOWN: [&str; 5] = ["sampling", "until", "shard", "n_records", "weights"];
 
 /// Takes what is not known here, which is null or a count of 0, from there.
 fn fill_unknown(here: &mut Value, there: &Value) {

@@ -90,8 +90,8 @@ impl<'q> Queue<'q> {
             });
             return;
         }
-        let cell = subject.cell.map(|cell| format!("{cell}: "));
-        let error = cell.unwrap_or_default() + &one_line(error);
+        let suffix = subject.suffix().map(|suffix| format!("{suffix}: "));
+        let error = suffix.unwrap_or_default() + &one_line(error);
         if self.n > 1 {
             self.watch.event(&Event::Failed(&error));
         }

@@ -74,8 +74,11 @@ impl<'r> Ranking<'r> {
                 one.cmp(&other)
             })
         });
+        let is_dequantized = |row: &EvaluationRow| row.model.set_up.weights.is_some();
+        let all_are_dequantized = rows.iter().all(|row| is_dequantized(row));
         let models = rows.iter().map(|row| ComparedModel {
             is_incomplete: is_incomplete(row),
+            is_weights_alone: !all_are_dequantized && is_dequantized(row),
             ..row.model.clone()
         });
         let mut comparison = Comparison {
@@ -116,7 +119,32 @@ impl<'r> Ranking<'r> {
             let other = front.filter(|front| best != Some(*front))?;
             Some((PairKind::Front, i, other))
         }));
+        let places = 0..models.len();
+        let alone = places.clone().filter(|&i| models[i].is_weights_alone);
+        pairs.extend(alone.filter_map(|i| {
+            let file = places.clone().find(|&file| self.is_dequantized(file, i))?;
+            Some((PairKind::Weights, file, i))
+        }));
         pairs
+    }
+
+    /// True if the second is the first model with its weights dequantized, in an equal set-up.
+    fn is_dequantized(&self, file: usize, other: usize) -> bool {
+        let headers = [file, other].map(|place| &self.rows[place].stored.header);
+        let [file_weights, weights] =
+            headers.map(|header| header.backend.as_ref()?.weights.as_ref());
+        let [set_up, other_set_up] = headers.map(|header| {
+            let mut set_up = header.backend.clone().unwrap_or_default();
+            // Threads change no bit, and the cache's size follows from the rest.
+            (set_up.threads, set_up.kv_cache_bytes, set_up.weights) = (None, None, None);
+            set_up
+        });
+        let [model, other_model] = headers.map(|header| header.model.as_ref());
+        let models = model.zip(other_model);
+        models.is_some_and(|(one, other)| one.is_same(other))
+            && file_weights.is_none()
+            && weights.is_some()
+            && set_up == other_set_up
     }
 
     /// For each place, that of the nearest candidate that dominates it: one that is at most as large and at
@@ -149,7 +177,7 @@ impl<'r> Ranking<'r> {
     /// Keeps only the p-value of each ratio to a mean that is noise.
     fn forget_noise(&self, compared: &mut Compared) {
         let (second, noise) = (&self.comparison.models[compared.b], self.comparison.noise());
-        let is_noise = self.comparison.is_noise(second);
+        let is_noise = compared.kind != PairKind::Weights && self.comparison.is_noise(second);
         if is_noise {
             compared.paired.ratio = compared.paired.ratio.map(Ratio::p_alone);
         }

@@ -26,7 +26,7 @@ use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};
 pub use check::CheckSettings;
 pub use maps::{RecipeSettings, SensitivitySettings};
-pub use sweep::{CacheTypes, Subject, SweptTypes, cells, swept_types};
+pub use sweep::{CacheTypes, Subject, Sweep, SweptValues, swept_values};
 use values::{cluster, compare_vocab, label, max_rows, near, row_encoding, written_kind};
 
 /// The headings of the help.
@@ -64,9 +64,8 @@ pub struct EvaluateSettings {
     /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
     /// `None`: all windows are evaluated.
     pub until: Option<f64>,
-    /// The types of the KV cache with which each model is run, one pair after another, each once;
-    /// empty: those of `run`.
-    pub sweep: Vec<CacheTypes>,
+    /// What each model is evaluated with besides the flags of `run`.
+    pub sweep: Sweep,
     pub results: ResultSettings,
     pub run: RunSettings,
     /// Models of a hub, which are loaded when their turn comes.
@@ -76,8 +75,8 @@ pub struct EvaluateSettings {
 impl EvaluateSettings {
     /// The evaluations of the run, in order: those of one model follow one another.
     pub fn subjects(&self) -> Vec<Subject> {
-        let of_model = |path: &PathBuf| Subject::of_model(path, &self.sweep);
-        self.models.iter().flat_map(of_model).collect()
+        let models = self.models.iter();
+        models.flat_map(|path| self.sweep.subjects(path)).collect()
     }
 }
 
@@ -452,14 +451,15 @@ impl ResultSettings {
         n > 1 && !self.full && !more
     }
 
-    /// The label of an evaluation, if not its file's name. That of a cell ends with its types.
+    /// The label of an evaluation, if not its file's name. It ends with what is swept, and with how the weights
+    /// are changed.
     pub fn label_of(&self, subject: &Subject) -> Option<String> {
         let label = self.labels.get(&subject.path).cloned();
-        let Some(cell) = subject.cell else {
+        let Some(suffix) = subject.suffix() else {
             return label;
         };
         let model = label.unwrap_or_else(|| stem(&subject.path));
-        Some(format!("{model}-{cell}"))
+        Some(format!("{model}-{suffix}"))
     }
 
     /// The path of an evaluation's sidecar: the one that is given, or `MODEL@REFERENCE.kls` in the current

@@ -1,20 +1,25 @@
 //! The subjects of an evaluation: a model or a file, and with `--sweep` each model with several types
-//! of its KV cache.
+//! of its KV cache, and with its weights as its file has them or dequantized.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 
-use crate::engine::{CacheType, ContextOptions};
+use crate::engine::{CacheType, ContextOptions, ModelOptions};
+
+/// The end of the label of an evaluation with dequantized weights.
+pub const DEQUANTIZED: &str = "dequantized";
 
 /// One evaluation of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The model, or the file of rows.
     pub path: PathBuf,
-    /// The types of its KV cache, if it is a cell of a sweep.
-    pub cell: Option<CacheTypes>,
+    /// True if the model runs with its weights dequantized.
+    pub is_dequantized: bool,
+    /// The types of its KV cache, if they are swept.
+    pub cache: Option<CacheTypes>,
 }
 
 impl Subject {
@@ -22,28 +27,34 @@ impl Subject {
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
-            cell: None,
+            is_dequantized: false,
+            cache: None,
         }
     }
 
-    /// The evaluations of a model: one for each cell of the sweep, or one alone without a sweep.
-    pub fn of_model(path: &Path, sweep: &[CacheTypes]) -> Vec<Self> {
-        if sweep.is_empty() {
-            return vec![Self::new(path)];
-        }
-        let of_cell = |&cell| Self {
-            cell: Some(cell),
-            ..Self::new(path)
-        };
-        sweep.iter().map(of_cell).collect()
-    }
-
-    /// The options with the types of the cell, if there is one.
+    /// The options of its context: with the types of a swept cache.
     pub fn with_cache_types(&self, mut options: ContextOptions) -> ContextOptions {
-        if let Some(CacheTypes { k, v }) = self.cell {
+        if let Some(CacheTypes { k, v }) = self.cache {
             (options.type_k, options.type_v) = (k, v);
         }
         options
+    }
+
+    /// The options of its model.
+    pub fn with_weights(&self, options: &ModelOptions) -> ModelOptions {
+        ModelOptions {
+            is_dequantized: self.is_dequantized,
+            ..options.clone()
+        }
+    }
+
+    /// The end of its label, as in `dequantized-k_q8_0-v_f16`; `None` for the model as it is.
+    pub fn suffix(&self) -> Option<String> {
+        let weights = self.is_dequantized.then(|| DEQUANTIZED.to_owned());
+        let parts = weights
+            .into_iter()
+            .chain(self.cache.map(|of| of.to_string()));
+        Some(Vec::from_iter(parts).join("-")).filter(|suffix| !suffix.is_empty())
     }
 }
 
@@ -54,73 +65,166 @@ pub struct CacheTypes {
     pub v: CacheType,
 }
 
-/// The end of a cell's label, as in `k_q8_0-v_f16`.
+/// As in `k_q8_0-v_f16`.
 impl fmt::Display for CacheTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "k_{}-v_{}", self.k, self.v)
     }
 }
 
-/// One value of `--sweep`: the types of the keys or of the values, each once.
+/// What each model of a run is evaluated with, every combination of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SweptTypes {
-    /// `ctk` or `ctv`.
-    axis: &'static str,
-    types: Vec<CacheType>,
+pub struct Sweep {
+    /// Whether its weights are dequantized: once each.
+    weights: Vec<bool>,
+    /// The types of its KV cache, each pair once; empty: those of the run.
+    pub caches: Vec<CacheTypes>,
 }
 
-/// Parses `ctk=` or `ctv=` and types with commas between them.
-pub fn swept_types(text: &str) -> Result<SweptTypes, String> {
-    let (flag, names) = text.split_once('=').unwrap_or((text, ""));
-    let axis = match flag.trim_start_matches('-') {
-        "ctk" | "cache-type-k" if !names.is_empty() => "ctk",
-        "ctv" | "cache-type-v" if !names.is_empty() => "ctv",
-        _ => return Err("expected ctk=TYPES or ctv=TYPES, as in ctk=f16,q8_0".to_owned()),
-    };
-    let mut types = Vec::new();
-    for name in names.split(',') {
-        let kind = CacheType::from_str(name, false).map_err(|_| {
-            let all = CacheType::value_variants().iter();
-            let known: Vec<String> = all.map(CacheType::to_string).collect();
-            format!("'{name}' is not one of the types {}", known.join(", "))
-        })?;
-        if types.contains(&kind) {
-            return Err(format!("names {kind} twice: name each type once"));
+impl Sweep {
+    /// Each model once, as the run's flags are. `is_dequantized`: the flag of its weights.
+    pub fn none(is_dequantized: bool) -> Self {
+        Self {
+            weights: vec![is_dequantized],
+            caches: Vec::new(),
         }
-        types.push(kind);
     }
-    Ok(SweptTypes { axis, types })
+
+    /// Each model once for each pair of types.
+    pub fn of_caches(caches: Vec<CacheTypes>) -> Self {
+        Self {
+            caches,
+            ..Self::none(false)
+        }
+    }
+
+    /// The grid of all values given: each type of the keys with each of the values, in the order given, for
+    /// either kind of weights. `is_dequantized`: the weights, where they are not swept.
+    ///
+    /// # Errors
+    /// If an axis is given twice, or the weights are both swept and set.
+    pub fn new(swept: &[SweptValues], is_dequantized: bool) -> Result<Self, String> {
+        let (mut keys, mut values, mut weights) = (None, None, None);
+        for of_axis in swept {
+            let (axis, is_repeated) = match of_axis {
+                SweptValues::Keys(types) => ("ctk", keys.replace(types.clone()).is_some()),
+                SweptValues::Values(types) => ("ctv", values.replace(types.clone()).is_some()),
+                SweptValues::Weights(kinds) => {
+                    ("weights", weights.replace(kinds.clone()).is_some())
+                }
+            };
+            if is_repeated {
+                let all = if axis == "weights" {
+                    "file,f16"
+                } else {
+                    "f16,q8_0"
+                };
+                return Err(format!(
+                    "--sweep: {axis} is given twice: give all its values at once, as in {axis}={all}"
+                ));
+            }
+        }
+        if weights.is_some() && is_dequantized {
+            return Err("--sweep weights=: --dequantize sets them: leave it out".to_owned());
+        }
+        let mut caches = Vec::new();
+        if keys.is_some() || values.is_some() {
+            let plain = || vec![CacheType::default()];
+            let (keys, values) = (keys.unwrap_or_else(plain), values.unwrap_or_else(plain));
+            let with_values = |&k| values.iter().map(move |&v| CacheTypes { k, v });
+            caches = keys.iter().flat_map(with_values).collect();
+        }
+        Ok(Self {
+            weights: weights.unwrap_or_else(|| vec![is_dequantized]),
+            caches,
+        })
+    }
+
+    /// The evaluations of a model, those with the same weights one after another.
+    pub fn subjects(&self, path: &Path) -> Vec<Subject> {
+        let caches: Vec<Option<CacheTypes>> = match &*self.caches {
+            [] => vec![None],
+            all => all.iter().copied().map(Some).collect(),
+        };
+        let of_weights = |&is_dequantized| {
+            caches.iter().map(move |&cache| Subject {
+                path: path.to_owned(),
+                is_dequantized,
+                cache,
+            })
+        };
+        self.weights.iter().flat_map(of_weights).collect()
+    }
 }
 
-/// The cells of the grid: each type of the keys with each of the values, in the order given. Empty
-/// without a sweep.
-///
-/// # Errors
-/// If the types of the keys, or of the values, are given twice.
-pub fn cells(swept: &[SweptTypes]) -> Result<Vec<CacheTypes>, String> {
-    let types_of = |axis: &str| match *Vec::from_iter(swept.iter().filter(|of| of.axis == axis)) {
-        [] => Ok(vec![CacheType::default()]),
-        [only] => Ok(only.types.clone()),
-        _ => Err(format!(
-            "--sweep: {axis} is given twice: give all its types at once, as in {axis}=f16,q8_0"
-        )),
-    };
-    let (keys, values) = (types_of("ctk")?, types_of("ctv")?);
-    if swept.is_empty() {
-        return Ok(Vec::new());
+/// One value of `--sweep`: the values of an axis, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SweptValues {
+    /// The types of the keys.
+    Keys(Vec<CacheType>),
+    /// The types of the values.
+    Values(Vec<CacheType>),
+    /// Whether weights are dequantized.
+    Weights(Vec<bool>),
+}
+
+/// Parses `ctk=` or `ctv=` and types, or `weights=` and kinds, with commas between them.
+pub fn swept_values(text: &str) -> Result<SweptValues, String> {
+    let (axis, names) = text.split_once('=').unwrap_or((text, ""));
+    match axis.trim_start_matches('-') {
+        _ if names.is_empty() => {}
+        "ctk" | "cache-type-k" => return each(names, cache_type).map(SweptValues::Keys),
+        "ctv" | "cache-type-v" => return each(names, cache_type).map(SweptValues::Values),
+        "weights" => return each(names, weights).map(SweptValues::Weights),
+        _ => {}
     }
-    let with_values = |&k| values.iter().map(move |&v| CacheTypes { k, v });
-    Ok(keys.iter().flat_map(with_values).collect())
+    Err("expected ctk=TYPES, ctv=TYPES or weights=file,f16, as in ctk=f16,q8_0".to_owned())
+}
+
+/// Parses values with commas between them, each of which may come once.
+fn each<T: PartialEq>(names: &str, parse: fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let mut values = Vec::new();
+    for name in names.split(',') {
+        let value = parse(name)?;
+        if values.contains(&value) {
+            return Err(format!("names {name} twice: name each once"));
+        }
+        values.push(value);
+    }
+    Ok(values)
+}
+
+fn cache_type(name: &str) -> Result<CacheType, String> {
+    CacheType::from_str(name, false).map_err(|_| {
+        let all = CacheType::value_variants().iter();
+        let known: Vec<String> = all.map(CacheType::to_string).collect();
+        format!("'{name}' is not one of the types {}", known.join(", "))
+    })
+}
+
+fn weights(name: &str) -> Result<bool, String> {
+    match name {
+        "file" => Ok(false),
+        "f16" => Ok(true),
+        _ => Err(format!(
+            "'{name}' is not one of the weights file, as they are, and f16, dequantized"
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn sweep(words: &[&str]) -> Result<Sweep, String> {
+        let swept = words.iter().map(|word| swept_values(word));
+        Sweep::new(&swept.collect::<Result<Vec<_>, _>>()?, false)
+    }
+
     fn grid(words: &[&str]) -> Result<Vec<String>, String> {
-        let swept = words.iter().map(|word| swept_types(word));
-        let swept = swept.collect::<Result<Vec<_>, _>>()?;
-        Ok(cells(&swept)?.iter().map(CacheTypes::to_string).collect())
+        let subjects = sweep(words)?.subjects(Path::new("q4.gguf"));
+        let suffixes = subjects.iter().map(|of| of.suffix().unwrap_or_default());
+        Ok(suffixes.collect())
     }
 
     #[test]
@@ -137,7 +241,27 @@ mod tests {
             expected
         );
         assert_eq!(grid(&["ctv=q5_1"]).unwrap(), ["k_f16-v_q5_1"]);
-        assert!(grid(&[]).unwrap().is_empty());
+        assert_eq!(grid(&[]).unwrap(), [""]);
+    }
+
+    #[test]
+    fn each_cache_meets_each_kind_of_weights() {
+        assert_eq!(grid(&["weights=file,f16"]).unwrap(), ["", "dequantized"]);
+        let expected = [
+            "dequantized-k_f16-v_f16",
+            "dequantized-k_q8_0-v_f16",
+            "k_f16-v_f16",
+            "k_q8_0-v_f16",
+        ];
+        assert_eq!(
+            grid(&["weights=f16,file", "ctk=f16,q8_0"]).unwrap(),
+            expected
+        );
+        let both = [swept_values("weights=file").unwrap()];
+        let error = Sweep::new(&both, true).unwrap_err();
+        assert!(error.contains("--dequantize sets them"), "{error}");
+        let subjects = Sweep::none(true).subjects(Path::new("q4.gguf"));
+        assert!(matches!(&*subjects, [only] if only.is_dequantized && only.cache.is_none()));
     }
 
     #[test]
@@ -154,6 +278,8 @@ mod tests {
             (&["ctk=f16,"], "'' is not one of the types"),
             (&["ctk=q8_0,f16,q8_0"], "names q8_0 twice"),
             (&["ctk=f16", "ctk=q8_0"], "ctk is given twice"),
+            (&["weights=bf16"], "'bf16' is not one of the weights file"),
+            (&["weights=f16,f16"], "names f16 twice"),
         ] {
             let error = grid(words).unwrap_err();
             assert!(error.contains(what), "{words:?}: {error}");

@@ -14,11 +14,11 @@ fn cell(k: &str, v: &str) -> CacheTypes {
 /// Three cells for each model.
 fn swept(folder: &Folder, models: &[&str]) -> EvaluateSettings {
     let mut settings = folder.evaluate_settings(models);
-    settings.sweep = vec![
+    settings.sweep = Sweep::of_caches(vec![
         cell("f16", "f16"),
         cell("q8_0", "f16"),
         cell("q8_0", "q4_0"),
-    ];
+    ]);
     // The names of sidecars begin with the folder, as that of the reference.
     settings.results.sidecar = None;
     settings
@@ -86,9 +86,9 @@ fn quantized_values_without_flash_attention_are_refused_before_anything_is_loade
     let off = ["--sweep ctv=q4_0: ", "--flash-attn is off"];
     says(refused(&|_| {}), &off);
     // Keys may be quantized without it.
-    assert_eq!(refused(&|settings| settings.sweep.truncate(2)), "");
+    assert_eq!(refused(&|settings| settings.sweep.caches.truncate(2)), "");
     let error = refused(&|settings| {
-        settings.sweep.clear();
+        settings.sweep.caches.clear();
         settings.run.type_v = cell("f16", "q8_0").v;
     });
     says(error, &["--cache-type-v q8_0: "]);

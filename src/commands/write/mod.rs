@@ -158,7 +158,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             model, input, run, ..
         } = self.settings;
         let beside = || (largest_context(run, input.n_ctx, precedents), None);
-        Ok(devices::load(self.engine, model, run, beside, self.watch)?)
+        devices::load(self.engine, model, run, beside, self.watch)
     }
 
     /// Cuts the windows, and lets the model answer prompts, once the plan of them is checked. `answers`

@@ -26,9 +26,9 @@ use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, he
 use sha2::{Digest, Sha256};
 
 use super::{
-    Blueprint, ContextOptions, Device, DeviceKind, Engine, EngineError, FileChange, GpuLayers,
-    Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions, Nodes, Quantization,
-    TracedNode, Vocabulary,
+    Blueprint, ContextOptions, DequantizedCopy, Device, DeviceKind, Engine, EngineError,
+    FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions,
+    Nodes, Quantization, TracedNode, Vocabulary,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -143,6 +143,14 @@ impl Engine for FakeEngine {
         self.model(path, options)
     }
 
+    fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError> {
+        let model = self.model(path, &ModelOptions::default())?;
+        Ok(model.quantized.map(|_| DequantizedCopy {
+            bytes: 2 << 20,
+            largest_tensor: 1 << 20,
+        }))
+    }
+
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
         let model = self.model(path, &ModelOptions::default())?;
         let mixture = model.quantized.map(|file| file.mixture);
@@ -219,6 +227,7 @@ impl FakeEngine {
                 n_layers: 1,
                 is_mapped: true,
                 is_offloaded: self.offloads,
+                loaded_bytes: bytes.len() as u64,
                 load_time: Duration::from_secs(1),
             },
         })

@@ -22,6 +22,7 @@ mod backends;
 mod bus_error;
 mod context;
 mod decoder;
+mod dequantize;
 mod device;
 mod exchange;
 mod ggml;
@@ -55,8 +56,8 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
 use super::{
-    Blueprint, Device, Engine, EngineError, Head, Imatrix, Inspected, LLAMA_CPP_VERSION, Layers,
-    ModelOptions, Quantization,
+    Blueprint, DequantizedCopy, Device, Engine, EngineError, Head, Imatrix, Inspected,
+    LLAMA_CPP_VERSION, Layers, ModelOptions, Quantization,
 };
 use device::GgmlDevice;
 use head::HeadProduct;
@@ -119,6 +120,10 @@ impl Engine for LlamaCpp {
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
         self.backend()?;
         LlamaCppModel::load(self, path, options)
+    }
+
+    fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError> {
+        Ok(dequantize::describe(&inspect(path)?))
     }
 
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {

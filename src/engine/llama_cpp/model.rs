@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Calls, Float, HeadCheck, HeadTensor, States, WindowSpec};
+use kl_formats::{Calls, Float, HeadCheck, HeadTensor, ModelIdentity, States, WindowSpec};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -19,6 +19,7 @@ use super::backends::TURN;
 #[cfg(unix)]
 use super::bus_error::Mapped;
 use super::context::{Context, Contexts};
+use super::dequantize;
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
 use super::guard::{calls, guarded};
@@ -30,6 +31,7 @@ use super::params::ModelParams;
 use super::tokenizer::{piece, tokenize};
 use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect, layers};
+use crate::engine::dequantized_copy::TemporaryCopy;
 use crate::engine::gguf::{Gguf, sha256_of};
 use crate::engine::model_files::IN_USE;
 use crate::engine::{
@@ -60,6 +62,8 @@ pub struct LlamaCppModel<'b> {
     pub(super) files: ModelFiles,
     #[cfg(unix)]
     _mapped: Option<Mapped>,
+    /// The copy with dequantized weights that was loaded in place of its file.
+    copy: Option<TemporaryCopy>,
 }
 
 impl LlamaCppModel<'_> {
@@ -193,7 +197,8 @@ impl Model for LlamaCppModel<'_> {
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
-    fn drop_last(self) {
+    fn drop_last(mut self) {
+        drop(self.copy.take());
         if self.gpus.is_empty() {
             std::mem::forget(self);
         }
@@ -213,8 +218,20 @@ impl<'b> LlamaCppModel<'b> {
     ) -> Result<Self, EngineError> {
         let started = Instant::now();
         let first_file = ModelFiles::look_at(&[path.to_owned()]);
-        let header = inspect(path)?;
-        let files = ModelFiles::look_at(&header.files);
+        let mut header = inspect(path)?;
+        let mut files = ModelFiles::look_at(&header.files);
+        let mut identity = header.identity();
+        identity.size_bytes = Some(header.tensors.iter().map(|tensor| tensor.bytes).sum());
+        let mut copy = None;
+        if options.is_dequantized {
+            copy = dequantize::copy(&header)?;
+        }
+        let given = path;
+        let path = copy.as_ref().map_or(given, TemporaryCopy::path);
+        if copy.is_some() {
+            header = inspect(path)?;
+            files = ModelFiles::look_at(&header.files);
+        }
         let is_mapped = options.use_mmap != Some(false)
             && !options.is_exchangeable
             && !options.is_without_weights;
@@ -255,7 +272,7 @@ impl<'b> LlamaCppModel<'b> {
             facts: ModelFacts {
                 load_time: started.elapsed(),
                 is_mapped,
-                ..facts(path, &header, &model, options, n_layers)
+                ..facts((given, identity), &header, &model, options, n_layers)
             },
             inner: model,
             header,
@@ -268,6 +285,7 @@ impl<'b> LlamaCppModel<'b> {
             files,
             #[cfg(unix)]
             _mapped: mapped,
+            copy,
         })
     }
 }
@@ -307,10 +325,9 @@ fn open(
     }
 }
 
-/// Gathers the facts about a loaded model. Its sizes are llama.cpp's: bytes and parameters of the
-/// tensors, from which llama.cpp computes its BPW.
+/// Gathers the facts about a loaded model, which has this path and, but for its parameters, this identity.
 fn facts(
-    path: &Path,
+    (path, mut identity): (&Path, ModelIdentity),
     header: &Gguf,
     model: &LlamaModel,
     options: ModelOptions,
@@ -318,8 +335,6 @@ fn facts(
 ) -> ModelFacts {
     let vocab = model.vocab();
     let n_vocab = model.n_vocab().max(0) as u32;
-    let mut identity = header.identity();
-    identity.size_bytes = Some(model.size());
     identity.n_params = Some(model.n_params());
     let text = |token: LlamaToken| {
         if token.0 < 0 {
@@ -365,6 +380,7 @@ fn facts(
         options,
         n_layers,
         is_mapped: false,
+        loaded_bytes: model.size(),
         load_time: Duration::ZERO,
     }
 }

@@ -13,6 +13,7 @@ use super::bus_error::Mapped;
 use super::guard::{calls, guarded};
 use super::inspect;
 use super::log::{last_log_errors, while_loading};
+use crate::engine::gguf::Gguf;
 use crate::engine::imatrix::PairValue;
 use crate::engine::model_files::IN_USE;
 use crate::engine::quantizer::{file_kind, n_dims, refusal};
@@ -25,15 +26,28 @@ use crate::threads;
 /// An original that is not a model, a mixture or an importance matrix that does not suit it, or a file that
 /// cannot be written.
 pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineError> {
+    let header = inspect(quantization.input)?;
+    let tensors = Blueprint::of_quantized(&header, quantization.imatrix)?.tensors;
+    check(quantization, &tensors)?;
+    rewrite(&header, &tensors, quantization)
+}
+
+/// Writes the file, whose mixture and importance matrix suit these tensors, those of the original with this
+/// header.
+///
+/// # Errors
+/// A file that cannot be read or written, or why the quantizer refuses it.
+pub(super) fn rewrite(
+    header: &Gguf,
+    tensors: &[MapTensor],
+    quantization: &Quantization<'_>,
+) -> Result<(), EngineError> {
     let Quantization { input, output, .. } = *quantization;
     let (mixture, imatrix) = (quantization.mixture, quantization.imatrix);
-    let header = inspect(input)?;
     let files = ModelFiles::look_at(&header.files);
     // The quantizer maps them.
     #[cfg(unix)]
     let _mapped = Mapped::add(&files);
-    let tensors = Blueprint::of_quantized(&header, imatrix)?.tensors;
-    check(quantization, &tensors)?;
     File::create(output).map_err(|cause| {
         let path = output.display();
         EngineError::Setup(format!("{path}: cannot create: {cause}"))
@@ -54,8 +68,8 @@ pub(super) fn quantize(quantization: &Quantization<'_>) -> Result<(), EngineErro
     // The number of threads changes nothing in the file.
     let others = threads::allowed(quantization.threads.saturating_sub(1) as usize);
     params.nthread = i32::try_from(others + 1).unwrap_or(i32::MAX);
-    params.ftype = file_kind(&tensors, mixture).id as _;
-    // `check` lets no type but q8_0 be quantized again.
+    params.ftype = file_kind(tensors, mixture).id as _;
+    // Only q8_0 is quantized again, and what is dequantized loses nothing by it.
     params.allow_requantize = true;
     params.tt_overrides = overrides.as_ptr();
     // Its entries, one without a name, and the pairs that name it.

@@ -34,7 +34,8 @@ const COLUMNS: &str = "label sidecar model=model.path size_bytes=model.size_byte
     same_to_the_end=identical_output.same_to_the_end
     same_to_the_end_lo=identical_output.same_to_the_end.lo
     same_to_the_end_hi=identical_output.same_to_the_end.hi
-    half_differ_within=identical_output.half_differ_within greedy_answers=identical_output.n_answers";
+    half_differ_within=identical_output.half_differ_within greedy_answers=identical_output.n_answers
+    weights=set_up.weights is_weights_alone";
 
 /// The one column that is not in the JSON where there is no KLD.
 const N_INFINITE: &str = "n_infinite";

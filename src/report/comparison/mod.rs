@@ -4,6 +4,7 @@
 mod csv;
 mod in_depth;
 mod markdown;
+mod rounding;
 mod sentence;
 pub(super) mod tables;
 mod text;
@@ -59,8 +60,8 @@ pub struct Comparison {
     pub floor: Option<Floor>,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
-    /// Models compared two at a time: each with the best, with its neighbour in size, and with the nearest
-    /// model of at most its size.
+    /// Models compared two at a time: each with the best, with its neighbour in size, with the nearest
+    /// model of at most its size, and with itself with its weights dequantized.
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,
@@ -316,6 +317,9 @@ pub struct ComparedModel {
     /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
+    /// True if its weights are dequantized, and those of others are as in their files: it shows what the weights
+    /// of a file lose, and is not ranked.
+    pub is_weights_alone: bool,
     /// The label of the first model in the list that has the same KLD at every token, as a copy of its file
     /// has; null if none above it has.
     pub same_as: Option<String>,
@@ -381,9 +385,9 @@ pub struct RatioToBest {
 
 impl ComparedModel {
     /// True if it is ranked, and can be the best: the noise floor cannot, nor a model that
-    /// leaves out tokens that others count.
+    /// leaves out tokens that others count, or shows its weights alone.
     pub fn is_candidate(&self) -> bool {
-        !self.is_noise_floor && !self.is_incomplete
+        !self.is_noise_floor && !self.is_incomplete && !self.is_weights_alone
     }
 
     /// True if both are runs of one file, by what is recorded of it.
@@ -412,6 +416,8 @@ pub enum PairKind {
     /// The second is the nearest model of at most this size, and has no higher a mean KLD. Not listed where it
     /// is the best.
     Front,
+    /// The second is the same model with its weights dequantized, in an equal set-up.
+    Weights,
 }
 
 /// Two models on the same tokens.

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use super::rounding::{ROUNDED, ROUNDED_LEGEND};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::identical_output::{left_out, same_to};
 use crate::report::layout::{View, WIDTH};
@@ -27,6 +28,7 @@ const SAME: &str = "=";
 const PARETO: &str = "P";
 const NOISE: &str = "-";
 const INCOMPLETE: &str = "!";
+const WEIGHTS_ALONE: &str = "w";
 
 /// Marks a model that loses more in a span than elsewhere, and explains the mark.
 const MORE_HERE: &str = "+";
@@ -125,7 +127,7 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
 }
 
 impl Comparison {
-    fn interval_title(&self) -> String {
+    pub(super) fn interval_title(&self) -> String {
         format!("{} %\ninterval", short_percent(self.confidence.level()))
     }
 
@@ -143,12 +145,20 @@ impl Comparison {
             match (m.is_candidate(), m.is_incomplete) {
                 (true, _) => n_candidates.to_string(),
                 (false, true) => INCOMPLETE.to_owned(),
-                (false, false) => NOISE.to_owned(),
+                (false, false) if m.is_noise_floor => NOISE.to_owned(),
+                (false, false) => WEIGHTS_ALONE.to_owned(),
             }
         };
         Table::new("", &self.models)
             .left("", place)
-            .left("", |m| marks(m))
+            .left("", |m| {
+                let marks = marks(m);
+                match marks.strip_prefix(' ') {
+                    _ if !self.may_be_rounding(m) => marks,
+                    Some(others) => format!("{ROUNDED}{others}"),
+                    None => marks + ROUNDED,
+                }
+            })
             .left("\nmodel", |m| name(&m.label))
             .number("size\n", size, two_decimals)
             .unit(unit.symbol)
@@ -173,12 +183,17 @@ impl Comparison {
         let same = "has the same KLD as the one above it, at every token";
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
         let noise = "the noise floor: the reference's own model";
+        let has_alone = self.models.iter().any(|model| model.is_weights_alone);
+        let alone = "the weights alone, dequantized: without rounding in kernels, not ranked";
+        let has_rounded = self.models.iter().any(|of| self.may_be_rounding(of));
         let sizes = "that of the file and of the KV cache";
         let legends = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
             (marked(PARETO), PARETO, pareto),
             (has_floor, NOISE, noise),
+            (has_alone, WEIGHTS_ALONE, alone),
+            (has_rounded, ROUNDED, ROUNDED_LEGEND),
             (self.sizes().has_caches, "size:", sizes),
         ];
         let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
@@ -192,9 +207,7 @@ impl Comparison {
             let kld = short_kld(floor.kld);
             format!("Rounding alone moves this set-up by {kld} nats (kl check).")
         });
-        let band = self.best().and_then(|best| best.band_in_words());
-        let explained = explained.chain(not_ranked).chain(floor);
-        explained.chain(band).collect()
+        explained.chain(not_ranked).chain(floor).collect()
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.

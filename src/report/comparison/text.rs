@@ -54,6 +54,7 @@ impl Comparison {
         if view.full || !self.all_are_in_tables_of_caches() {
             text += &Table::fitted(names, |name| self.ratios_table(name, view));
         }
+        text += &Table::fitted(names, |name| self.rounding_table(name));
         text += &if view.full {
             Table::fitted(names, |name| self.spans_table(name))
         } else {

@@ -1,6 +1,7 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
 mod caches;
+mod dequantize;
 mod exchange;
 mod generation;
 mod ggml_types;
