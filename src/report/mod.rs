@@ -6,6 +6,7 @@
 //! `kl recipe`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
 //! All other outputs show the values of these structs.
 
+mod band;
 pub mod check;
 pub mod comparison;
 mod condition;

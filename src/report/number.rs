@@ -197,6 +197,13 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
     format!("{} {verb}", tokens.join(" and ").trim_end())
 }
 
+/// A text with its first letter as a capital.
+pub fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    let first = rest.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + rest.as_str()
+}
+
 /// Text from outside, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD. A file's name, too, may hold them.
 pub fn printable(text: &str) -> String {

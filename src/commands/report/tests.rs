@@ -74,16 +74,16 @@ fn said(comparison: &Comparison) -> String {
 #[test]
 fn the_sentences_of_real_quants() {
     let all = compare(&[], NEAR);
-    insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q6_K, is 6.33 [5.85, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6_K, is 6.33 [5.85, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
     let six = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    insta::assert_snapshot!(said(&compare(&six, NEAR)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
-    insta::assert_snapshot!(said(&compare(&six, 1.3)), @"iq4_nl has the lowest mean KLD. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, NEAR)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, 1.3)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     let equals = ["rec3.498", "iq3_s"];
-    insta::assert_snapshot!(said(&compare(&equals, NEAR)), @"rec3.498 has the lowest mean KLD. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
+    insta::assert_snapshot!(said(&compare(&equals, NEAR)), @"rec3.498 has the lowest mean KLD: near-lossless, no top token differs. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
     let two = ["q8_0", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&two, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
+    insta::assert_snapshot!(said(&compare(&two, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&dominated, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
+    insta::assert_snapshot!(said(&compare(&dominated, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
 }
 
 /// A sidecar: its header and its records.
@@ -205,14 +205,14 @@ fn of_a_set_that_cannot_be_told_apart_none_is_called_nearest() {
         made_up("b", 8_100_000, 0.00101, 0.9),
         made_up("c", 6_000_000, 0.00101, 0.9),
     ];
-    insta::assert_snapshot!(said(&reported_near(&set, 1.02)), @"a has the lowest mean KLD. None of the other 2 can be told from it on this text; one may be up to 1.05 times as far. The next smaller, c, saves 1.91 MiB. b shows no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&reported_near(&set, 1.02)), @"a has the lowest mean KLD: near-lossless, no top token differs. None of the other 2 can be told from it on this text; one may be up to 1.05 times as far. The next smaller, c, saves 1.91 MiB. b shows no gain over a model that is no larger.");
     // The end that is stated is the one that is compared with --near.
     let upper = reported(&set)
         .models
         .into_iter()
         .filter_map(|model| model.ratio_to_best?.ratio.upper);
     let of = reported_near(&set, upper.fold(1.0, f64::max));
-    insta::assert_snapshot!(said(&of), @"a has the lowest mean KLD. None of the other 2 can be told from it on this text. c is as near as makes no difference: at most 1.05 times as far, and 1.91 MiB smaller. b shows no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&of), @"a has the lowest mean KLD: near-lossless, no top token differs. None of the other 2 can be told from it on this text. c is as near as makes no difference: at most 1.05 times as far, and 1.91 MiB smaller. b shows no gain over a model that is no larger.");
     assert_eq!(marks(&of), [[true, true, false]; 3]);
 }
 
@@ -223,7 +223,7 @@ fn leaving_out_what_is_farther_by_more_than_chance_costs_nothing() {
     let worse = made_up("worse", 7_000_000, 0.0022, 0.1);
     let maybe = made_up("maybe", 4_100_000, 0.00408, 0.9);
     let of = reported(&[q8, q6, q4, worse, maybe]);
-    insta::assert_snapshot!(said(&of), @"q8 is nearest to the original, by more than chance at 95 %. The next smaller, q6, is 2.00 [2.00, 2.01] times as far, and is 1.91 MiB smaller. Leaving out worse costs nothing: another is no larger, and nearer by more than chance. maybe shows no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&of), @"q8 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6, is 2.00 [2.00, 2.01] times as far, and is 1.91 MiB smaller. Leaving out worse costs nothing: another is no larger, and nearer by more than chance. maybe shows no gain over a model that is no larger.");
     let front = of.pairs.iter().filter(|pair| pair.kind == PairKind::Front);
     let front: Vec<_> = front.map(|pair| [&*pair.a, &*pair.b]).collect();
     assert_eq!(front, [["worse", "q6"], ["maybe", "q4"]]);
@@ -281,7 +281,7 @@ fn nothing_is_a_multiple_of_noise() {
     // The original, run again, is about as far from itself as q8 from it.
     let original = made_up("f16", 16_000_000, 0.0006, 0.1);
     let of = reported(&[original, three()[0].clone(), q6]);
-    insta::assert_snapshot!(said(&of), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
+    insta::assert_snapshot!(said(&of), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. q8: near-lossless, no top token differs. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
     let to_best = model(&of, "q6").ratio_to_best.unwrap();
     assert_eq!(to_best.ratio.upper, None);
 }
@@ -290,8 +290,8 @@ fn nothing_is_a_multiple_of_noise() {
 fn no_saving_below_1_percent_is_offered() {
     let [q8, mut q6, q4] = three();
     q6.0.model.as_mut().unwrap().file_bytes = Some(7_999_999);
-    insta::assert_snapshot!(said(&reported(&[q8.clone(), q6.clone(), q4])), @"q8 is nearest to the original, by more than chance at 95 %. The next smaller, q4, is 4.00 [3.99, 4.01] times as far, and is 3.81 MiB smaller.");
-    insta::assert_snapshot!(said(&reported(&[q8, q6])), @"q8 is nearest to the original, by more than chance at 95 %. No other is even 1 % smaller.");
+    insta::assert_snapshot!(said(&reported(&[q8.clone(), q6.clone(), q4])), @"q8 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4, is 4.00 [3.99, 4.01] times as far, and is 3.81 MiB smaller.");
+    insta::assert_snapshot!(said(&reported(&[q8, q6])), @"q8 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. No other is even 1 % smaller.");
 }
 
 /// `--pair` says the same, and its JSON keeps the ratio, for gates.

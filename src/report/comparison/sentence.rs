@@ -23,9 +23,9 @@ struct Ranked<'c> {
 }
 
 impl Comparison {
-    /// Says which models cannot be ranked, which of the others is nearest to the original, which cannot
-    /// be told from it, what a smaller one costs, which can be left out, and which is much worse in one
-    /// span than elsewhere. Empty for a single model. `name` makes a name of a label.
+    /// Says which models cannot be ranked, which of the others is nearest to the original and how near that
+    /// is, which cannot be told from it, what a smaller one costs, which can be left out, and which is much
+    /// worse in one span than elsewhere. `name` makes a name of a label.
     pub fn sentences(&self, name: impl Fn(&str) -> String) -> Vec<String> {
         let name = &|model: &ComparedModel| name(&model.label);
         let mut said = self.unranked(name);
@@ -75,11 +75,12 @@ impl Ranked<'_> {
         let best = (self.name)(self.best);
         if self.others.is_empty() {
             let nothing = format!("That leaves nothing to compare {best} with.");
-            return Vec::from_iter(Some(nothing).filter(|_| has_unranked));
+            let nothing = Some(nothing).filter(|_| has_unranked);
+            return nothing.into_iter().chain(self.loss()).collect();
         }
         let mut said = Vec::new();
         if self.others.iter().all(|of| of.difference_to_best.is_none()) {
-            said.push(format!("{best} has the lowest mean KLD."));
+            said.push(self.lowest());
             let why = "Only a comparison on the same tokens can show whether that is more than \
                        chance.";
             said.push(why.to_owned());
@@ -105,6 +106,24 @@ impl Ranked<'_> {
         list(models.into_iter().map(self.name).collect())
     }
 
+    /// Says how near the nearest model is: in a sentence of its own, and at the end of another.
+    fn loss(&self) -> Option<String> {
+        let loss = self.best.loss_in_words()?;
+        Some(format!("{}: {loss}.", (self.name)(self.best)))
+    }
+
+    fn with_loss(&self, sentence: &str) -> String {
+        let loss = self.best.loss_in_words();
+        sentence.to_owned() + &loss.map_or_else(|| ".".to_owned(), |loss| format!(": {loss}."))
+    }
+
+    fn lowest(&self) -> String {
+        self.with_loss(&format!(
+            "{} has the lowest mean KLD",
+            (self.name)(self.best)
+        ))
+    }
+
     /// Names the nearest model, and those that cannot be told from it.
     fn nearest(&self) -> Vec<String> {
         let (of, best) = (self.comparison, (self.name)(self.best));
@@ -117,16 +136,17 @@ impl Ranked<'_> {
             } else {
                 format!("a mean KLD below {ROUNDING:e} nats is rounding")
             };
-            return vec![format!(
-                "{they_are} as near to the original as can be measured: {why}."
-            )];
+            let nearest = format!("{they_are} as near to the original as can be measured: {why}.");
+            // The noise itself may be far.
+            let loss = self.loss().filter(|_| of.noise() > ROUNDING);
+            return [nearest].into_iter().chain(loss).collect();
         }
         let mut others = self.others.to_vec();
         others.retain(|model| model.same_as.as_ref() != Some(&self.best.label));
         if others.is_empty() {
-            return Vec::new();
+            return Vec::from_iter(self.loss());
         }
-        let lowest = format!("{best} has the lowest mean KLD.");
+        let lowest = self.lowest();
         let p = |model: &ComparedModel| model.ratio_to_best?.ratio.p;
         if others.iter().all(|model| p(model).is_none()) {
             let why = "One cluster cannot show whether that is more than chance.";
@@ -137,7 +157,7 @@ impl Ranked<'_> {
         if others.is_empty() {
             let level = short_percent(of.confidence.level());
             let nearest = "is nearest to the original, by more than chance at";
-            return vec![format!("{best} {nearest} {level} %.")];
+            return vec![self.with_loss(&format!("{best} {nearest} {level} %"))];
         }
         let farthest = others.iter().copied().filter_map(upper).fold(0.0, f64::max);
         let n = others.len();
@@ -332,14 +352,17 @@ mod tests {
     fn what_no_p_value_can_show() {
         let mut of = two(2, None);
         of.models[1].ratio_to_best.as_mut().unwrap().ratio.p = None;
-        let text = "tiny-q4_K_M has the lowest mean KLD. One cluster cannot show whether that \
-                    is more than chance.";
+        let text = "tiny-q4_K_M has the lowest mean KLD: near-lossless, 1 top token in 10 differs. \
+                    One cluster cannot show whether that is more than chance.";
         assert_eq!(said(&mut of), text);
         of.models[1].difference_to_best = None;
-        let text = "tiny-q4_K_M has the lowest mean KLD. Only a comparison on the same tokens can \
-                    show whether that is more than chance.";
+        let text = "tiny-q4_K_M has the lowest mean KLD: near-lossless, 1 top token in 10 differs. \
+                    Only a comparison on the same tokens can show whether that is more than chance.";
         assert_eq!(said(&mut of), text);
         of.models.truncate(1);
+        let text = "tiny-q4_K_M: near-lossless, 1 top token in 10 differs.";
+        assert_eq!(said(&mut of), text);
+        of.models[0].is_noise_floor = true;
         assert_eq!(said(&mut of), "");
     }
 

@@ -207,7 +207,9 @@ impl Comparison {
             let kld = short_kld(floor.kld);
             format!("Rounding alone moves this set-up by {kld} nats (kl check).")
         });
-        explained.chain(not_ranked).chain(floor).collect()
+        let band = self.best().and_then(|best| best.band_in_words());
+        let explained = explained.chain(not_ranked).chain(floor);
+        explained.chain(band).collect()
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.

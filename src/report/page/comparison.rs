@@ -54,6 +54,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         kl_version => comparison.versions.kl_version,
         c => Value::from(Serde(comparison)),
         best => comparison.best().map(|model| Value::from(Serde(model))),
+        band => comparison.best().and_then(|model| model.band_in_words()),
         has_sizes => models.iter().any(has_point),
         has_caches => sizes.has_caches,
         window => reference.unit(),

@@ -64,6 +64,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         out.title(&format!("{prints}; {differs}"));
         out.text += &llama_perplexity_block(statistics);
     }
+    if let Some(loss) = report.loss_sentence() {
+        out.title(&loss);
+    }
     out.text + view.more()
 }
 
