@@ -7,7 +7,7 @@ use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, laid_out};
 use crate::report::names::Names;
 use crate::report::number::{
-    count, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
+    count, count_of, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
     signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
@@ -110,7 +110,15 @@ fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
     out.estimate("PPL ratio", &of.ratio.estimate(), |x| fixed(x, 6));
     if !view.full {
         let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
-        return out.value("PPL", &model, &format!("the reference's {reference}"));
+        out.value("PPL", &model, &format!("the reference's {reference}"));
+        if of.n_unknown > 0 {
+            let left_out = count_of(of.n_unknown, "token");
+            let why = format!(
+                "without {left_out} that the base file does not know: llama-perplexity's are higher"
+            );
+            out.line("", &why);
+        }
+        return;
     }
     let estimate = |value, lo, hi| Estimate { value, lo, hi };
     let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
