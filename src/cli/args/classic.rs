@@ -85,7 +85,7 @@ pub struct Args {
     ///
     /// Kernels for quantized weights round what they multiply to 8 bits, which on a CPU is most of the KLD of
     /// a q8_0 file. Each model is copied to a temporary file (TMPDIR) of 2 bytes for each parameter. The
-    /// per-token file is MODEL-dequantized@REFERENCE.kls. With -w or --ref-model, the reference model too.
+    /// per-token file is MODEL-dequantized@REFERENCE.kls. The reference model is too, with -w or --ref-model.
     #[arg(long, help_heading = MODEL)]
     pub dequantize: bool,
 
