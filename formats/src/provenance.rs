@@ -213,6 +213,11 @@ impl ModelIdentity {
         Some(8.0 * self.size_bytes? as f64 / n_params as f64)
     }
 
+    /// True if its weights have fewer bits than floats of 16: most are quantized. False where that is not known.
+    pub fn has_quantized_weights(&self) -> bool {
+        self.bits_per_weight().is_some_and(|bits| bits < 15.0)
+    }
+
     /// True if both are the same model by their hashes. Models without a hash are not.
     pub fn is_same(&self, other: &Self) -> bool {
         let (here, there) = (&self.sample_sha256, &other.sample_sha256);

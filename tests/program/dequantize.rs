@@ -89,8 +89,13 @@ fn evaluations_of_file_and_weights_are_two() {
     session.ok("-m @q8 -t short.txt -c 64 -w weights.gz -q --dequantize");
     let info = session.info("weights.gz");
     has(&info, &json!({"backend": {"weights": "f16"}}));
-    let json = session.json("-m @q8 -r weights.gz -q --dequantize --no-sidecar");
-    assert!(mean(&json["models"][0]) < 1e-6);
+    let model = session.result("-m @q8 -r weights.gz -q --dequantize --no-sidecar");
+    assert!(mean(&model) < 1e-6 && model["is_noise_floor"] == true);
+    // The same model as its file is shows what is rounding, not noise.
+    let model = session.result("-m @q8 -r weights.gz -q --no-sidecar");
+    assert!(mean(&model) > 1e-6 && model["is_noise_floor"] == false);
+    let run = session.ok("-m @q8 -r ref.gz -q --no-sidecar --dequantize");
+    run.prints(&["its weights dequantized to f16"]);
 }
 
 #[test]

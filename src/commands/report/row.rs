@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{BackendIdentity, ModelIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
 use crate::report::comparison::ComparedModel;
@@ -200,7 +200,9 @@ fn described(header: &SidecarHeader) -> ModelResult {
         label: label.unwrap_or_else(|| model.default_label()).to_owned(),
         model,
         is_reference_model: is_reference_model(header),
-        is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
+        is_noise_floor: is_reference_model(header)
+            && has_its_kv_types(header)
+            && has_its_weights(header),
         n_vocab_compared: header.n_vocab_compared,
         ..ModelResult::default()
     }
@@ -219,6 +221,14 @@ fn has_its_kv_types(header: &SidecarHeader) -> bool {
         [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
     };
     kv_types(&header.backend) == kv_types(&header.reference.backend)
+}
+
+/// True if the weights are the reference's: dequantized ones of a quantized file are others.
+fn has_its_weights(header: &SidecarHeader) -> bool {
+    let weights = |backend: &Option<BackendIdentity>| backend.as_ref()?.weights.clone();
+    let model = header.model.as_ref();
+    let is_quantized = model.is_some_and(ModelIdentity::has_quantized_weights);
+    !is_quantized || weights(&header.backend) == weights(&header.reference.backend)
 }
 
 /// The tokens that diverge most, with the tokens before each.

@@ -19,6 +19,7 @@ impl Comparison {
         let report = ModelReport {
             max_at_text: max_at_text(model),
             result: model.result.clone(),
+            set_up: Some(model.set_up.clone()),
             ..ModelReport::default()
         };
         let text = text_report(&report, &self.reference.info(), view);

@@ -87,9 +87,14 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("PART", &format!("{}: {covers}; {joins}", part(shard)));
     }
     out.line("model", &describe(&report.model));
+    let weights = report.set_up.as_ref().and_then(|of| of.weights.as_ref());
+    if let Some(kind) = weights {
+        let what = format!("its weights dequantized to {kind}: without rounding in kernels");
+        out.line("", &what);
+    }
     if report.is_noise_floor {
         out.line("", "the reference's own model: the noise floor");
-    } else if report.is_reference_model {
+    } else if report.is_reference_model && weights.is_none() {
         out.line("", "the reference's own model, another KV cache");
     }
     out.known("reference model", reference.model.as_ref().map(describe));
