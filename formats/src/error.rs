@@ -49,6 +49,9 @@ pub enum Fault {
     /// The file ends too early: where the missing bytes should begin, and the missing item.
     #[error("incomplete: {1}, at {0}; copy or write it again")]
     Truncated(Position, String),
+    /// A pipe ends before the file that its writer began: where, and the missing item.
+    #[error("its writer ended too early: {1}, at {0}; find out why it ended, and start both again")]
+    WriterEnded(Position, String),
     /// The file's bytes contradict themselves: where, and the fault.
     #[error("corrupt: {1}, at {0}; copy or write it again")]
     Corrupt(Position, String),
@@ -140,6 +143,10 @@ impl Named {
 
     pub fn truncated(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
         self.error(Fault::Truncated(Position { window, offset }, what.into()))
+    }
+
+    pub fn writer_ended(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
+        self.error(Fault::WriterEnded(Position { window, offset }, what.into()))
     }
 
     pub fn corrupt(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {

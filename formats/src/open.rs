@@ -1,19 +1,23 @@
 //! Opens a reference of any kind: the only file that knows all readers.
 
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use crate::about::{About, Prompts};
 use crate::error::{Named, Result};
 use crate::kinds::Kind;
 use crate::klpy::KlPyReader;
-use crate::llamacpp::LlamaCppReader;
+use crate::llamacpp::{LlamaCppReader, LlamaCppStream};
 use crate::native::NativeReader;
 use crate::npz::NpzReader;
 use crate::reference::{Reference, Rows};
 use crate::row::ReadBlocks as _;
 use crate::safetensors::SafetensorsReader;
-use crate::source::sniff;
+use crate::source::{Incoming, sniff, sniff_stream};
 use crate::window::WindowSpec;
+
+/// The kinds that can be read once.
+const ONCE: &str = "base files of llama-perplexity and references of kl.py can be read from a pipe";
 
 impl Reference {
     /// Opens a reference of any kind.
@@ -31,8 +35,27 @@ impl Reference {
         }
     }
 
-    /// Reads every window with its tokens, in the order of the file, and no rows. A stream is
-    /// opened a second time for it, and all of it is read.
+    /// Reads a reference from a stream, such as a pipe, from its start to its end: llama.cpp's base files
+    /// and kl.py's files can be. `path` names it in messages. Waits until the rows begin.
+    ///
+    /// # Errors
+    /// Those of [`Reference::open`]; [`crate::Fault::WriterEnded`] for a base file that ends too early,
+    /// [`crate::Fault::Unsupported`] for a kind whose parts are not in the order in which they are read.
+    pub fn read_once(path: &Path, stream: impl Read + Send + 'static) -> Result<Self> {
+        let (name, mut stream) = (Named::new(path), Incoming::new(stream));
+        let (kind, start) = sniff_stream(&name, &mut stream)?;
+        let all = Incoming::new(Cursor::new(start.clone()).chain(stream));
+        match kind {
+            Kind::LlamaCpp => LlamaCppStream::read(name, all).map(LlamaCppStream::into_reference),
+            Kind::KlPy => KlPyReader::read(name, all, None).map(|file| file.into_piped_reference(&start)),
+            kind => Err(name.unsupported(format!(
+                "is a pipe with a file of kind {kind}, which is not read from its start to its end: save it first; {ONCE}"
+            ))),
+        }
+    }
+
+    /// Reads every window with its tokens, in the order of the file, and no rows. A stream without a
+    /// list of them is opened a second time for it, and all of it is read.
     ///
     /// # Errors
     /// Those of opening a stream again; each window has its own.
@@ -42,13 +65,28 @@ impl Reference {
             Rows::Blocks(blocks) => Box::new(all.map(|i| blocks.window(i))),
             Rows::States(file, _) => Box::new(all.map(|i| file.window(i))),
             Rows::Model(windows) => Box::new(windows.iter().cloned().map(Ok)),
-            Rows::Stream(_) => {
-                let Rows::Stream(mut stream) = Self::open(self.path())?.into_rows() else {
-                    return Err(Named::new(self.path()).unsupported("has changed: start again"));
-                };
-                Box::new(std::iter::from_fn(move || stream.next_window().transpose()))
-            }
+            Rows::Stream(stream) => match stream.windows() {
+                Some(windows) => Box::new(windows?.into_iter().map(Ok)),
+                None => self.read_stream_again()?,
+            },
         })
+    }
+
+    /// Opens the file of a stream again, and reads all of its windows.
+    fn read_stream_again(&self) -> Result<Box<dyn Iterator<Item = Result<WindowSpec>>>> {
+        let name = Named::new(self.path());
+        if self.fingerprint_of_pipe.is_some() {
+            let kind = self.about().kind;
+            return Err(name.unsupported(format!(
+                "is a pipe with a file of kind {kind}, which has to be read twice: save it first; a base file of llama-perplexity has all tokens at its start"
+            )));
+        }
+        let Rows::Stream(mut stream) = Self::open(self.path())?.into_rows() else {
+            return Err(name.unsupported("has changed: start again"));
+        };
+        Ok(Box::new(std::iter::from_fn(move || {
+            stream.next_window().transpose()
+        })))
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Reference {
     windows: Option<Vec<WindowEntry>>,
     /// The tokens of the longest window of a stream that was read ahead for it.
     pub(crate) longest_of_stream: Option<u32>,
+    /// The fingerprint of a stream that can be read once, as a pipe.
+    pub(crate) fingerprint_of_pipe: Option<String>,
     rows: Rows,
 }
 
@@ -38,6 +40,7 @@ impl Reference {
             about,
             windows,
             longest_of_stream: None,
+            fingerprint_of_pipe: None,
             rows,
         }
     }
@@ -80,8 +83,10 @@ impl Reference {
     /// Sets the token that the model decodes in place of each window's first, where
     /// [`About::hides_bos`]: llama.cpp's base file has the text's own token there.
     pub fn set_bos(&mut self, bos: Option<u32>) {
-        if let Rows::Blocks(blocks) = &mut self.rows {
-            blocks.set_bos(bos);
+        match &mut self.rows {
+            Rows::Blocks(blocks) => blocks.set_bos(bos),
+            Rows::Stream(stream) => stream.set_bos(bos),
+            Rows::States(..) | Rows::Model(_) => {}
         }
     }
 
@@ -91,6 +96,9 @@ impl Reference {
     /// # Errors
     /// [`crate::Fault::Io`].
     pub fn fingerprint(&self) -> Result<Option<String>> {
+        if self.fingerprint_of_pipe.is_some() {
+            return Ok(self.fingerprint_of_pipe.clone());
+        }
         let path = self.path();
         let hash = (!path.is_dir()).then(|| fingerprint_of_file(path));
         hash.transpose()

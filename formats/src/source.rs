@@ -1,6 +1,7 @@
 //! Files that are read: what kind each is, by its first bytes and never by its name, and its bytes at
 //! any offset, for many threads at once.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -74,13 +75,40 @@ impl OpenFile {
     }
 }
 
+/// Bytes that come once, from first to last: those of a file, or of a pipe.
+pub(crate) struct Incoming(Box<dyn Read + Send>);
+
+impl Incoming {
+    pub(crate) fn new(stream: impl Read + Send + 'static) -> Self {
+        Self(Box::new(stream))
+    }
+}
+
+impl Read for Incoming {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Incoming")
+    }
+}
+
 /// Reads `n` bytes of a stream. Memory is allocated as they arrive.
 pub(crate) fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(n.min(1 << 20) as usize);
-    match stream.take(n).read_to_end(&mut bytes)? as u64 {
-        read if read == n => Ok(bytes),
+    match read_up_to(stream, n)? {
+        bytes if bytes.len() as u64 == n => Ok(bytes),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
+}
+
+/// Reads `n` bytes of a stream, or all that it has. Memory is allocated as they arrive.
+pub(crate) fn read_up_to(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(n.min(1 << 20) as usize);
+    stream.take(n).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(unix)]
@@ -112,12 +140,36 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Resu
 /// [`crate::Fault::NotAReference`] with what the file is instead, [`crate::Fault::Unsupported`] for
 /// what is not a regular file, [`crate::Fault::Io`].
 pub fn sniff(path: &Path) -> Result<Kind> {
-    match recognise(path)? {
+    kind_of(recognise(path)?).map_err(|fault| Named::new(path).error(fault))
+}
+
+fn kind_of(found: Found) -> Result<Kind, Fault> {
+    match found {
         Found::Reference(kind) => Ok(kind),
         // A damaged npz, perhaps.
         Found::Zip => Ok(Kind::Npz),
-        found => Err(Named::new(path).error(Fault::NotAReference(found))),
+        found => Err(Fault::NotAReference(found)),
     }
+}
+
+/// The kind of reference that a stream holds, and its first bytes, which have been read: at most 64 KiB.
+///
+/// # Errors
+/// Those of [`sniff`]; [`Fault::WriterEnded`] for an empty stream.
+pub(crate) fn sniff_stream(name: &Named, stream: &mut impl Read) -> Result<(Kind, Vec<u8>)> {
+    /// Bytes of a gzip file that surely hold the first line of what it holds.
+    const GZIP_BYTES: u64 = 64 << 10;
+    let failed = |cause| name.io("read", cause);
+    let mut raw = first_bytes(&mut *stream).map_err(failed)?;
+    if raw.is_empty() {
+        return Err(name.writer_ended(None, 0, "it has written nothing"));
+    }
+    if raw.starts_with(&GZIP_MAGIC) {
+        let more = read_up_to(stream, GZIP_BYTES.saturating_sub(raw.len() as u64));
+        raw.extend(more.map_err(failed)?);
+    }
+    let kind = kind_of(of_start(&raw, io::empty()));
+    Ok((kind.map_err(|fault| name.error(fault))?, raw))
 }
 
 /// Bytes that recognition reads, raw and plain.
@@ -130,18 +182,23 @@ fn recognise(path: &Path) -> Result<Found> {
     }
     let OpenFile { mut file, name, .. } = OpenFile::open(path, "a reference")?;
     let raw = first_bytes(&mut file).map_err(|cause| name.io("read", cause))?;
+    Ok(of_start(&raw, file))
+}
+
+/// Recognises a file that starts with `raw`; `rest` follows.
+fn of_start(raw: &[u8], rest: impl Read) -> Found {
     if !raw.starts_with(&GZIP_MAGIC) {
-        return Ok(of_raw(&raw));
+        return of_raw(raw);
     }
     // A damaged stream gives nothing, or too little.
-    let plain = first_bytes(GzDecoder::new(raw.chain(file))).unwrap_or_default();
-    Ok(if plain.starts_with(kinds::NATIVE.as_bytes()) {
+    let plain = first_bytes(GzDecoder::new(raw.chain(rest))).unwrap_or_default();
+    if plain.starts_with(kinds::NATIVE.as_bytes()) {
         Found::Reference(Kind::Kl)
     } else if plain.starts_with(kinds::KL_PY.as_bytes()) {
         Found::Reference(Kind::KlPy)
     } else {
         Found::Gzip
-    })
+    }
 }
 
 /// The first bytes, or all that came before a failure.

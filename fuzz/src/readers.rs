@@ -1,6 +1,7 @@
 //! Reads all that a file holds, whatever it holds: what the fuzz targets do with each input, and
 //! `formats/tests/corpus.rs` with each file of the corpus.
 
+use std::fs::File;
 use std::hint::black_box;
 use std::io::Read;
 use std::path::Path;
@@ -275,6 +276,9 @@ fn map(path: &Path) -> Result<()> {
 
 fn reference(path: &Path) -> Result<()> {
     let kind = sniff(path)?;
+    if path.is_file() {
+        let _ = File::open(path).map(|file| read_piped(path, file));
+    }
     let mut reference = Reference::open(path)?;
     assert_eq!(reference.about().kind, kind);
     let about = reference.about().clone();
@@ -300,6 +304,19 @@ fn reference(path: &Path) -> Result<()> {
         (Rows::Model(_), _) => panic!("a file without rows"),
         (Rows::Blocks(_) | Rows::States(..), None) => panic!("no list of windows"),
         (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
+    }
+}
+
+/// Reads all that can be read of a file that comes through a pipe.
+fn read_piped(path: &Path, file: File) -> Result<()> {
+    let reference = Reference::read_once(path, file)?;
+    assert!(reference.fingerprint()?.is_some());
+    let windows = reference.windows().map(<[WindowEntry]>::len);
+    let read: Option<Vec<_>> = reference.read_windows().ok().map(Iterator::collect);
+    assert_eq!(windows, read.map(|read| read.len()));
+    match reference.into_rows() {
+        Rows::Stream(mut stream) => read_stream(&mut *stream),
+        rows => panic!("a pipe that can be read twice: {rows:?}"),
     }
 }
 

@@ -31,6 +31,7 @@ mod merge;
 mod observer;
 pub mod output;
 mod parts;
+mod pipe;
 mod prompt_texts;
 mod recipe;
 mod ref_model;

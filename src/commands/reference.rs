@@ -90,10 +90,11 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
 pub fn open_rows<'h>(
     reference: Reference,
     make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
-    watch: &Watch<'_>,
+    watch: &'h Watch<'_>,
 ) -> Result<ReferenceRows<'h>, pipeline::Error> {
     let path = reference.path().display().to_string();
     let rows = ReferenceRows::open(reference, make)?;
+    let rows = rows.stop_when(Box::new(|| watch.should_stop()));
     if let Some(here) = &rows.here
         && here.error.max_kld >= DOUBTFUL_KLD
     {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::in_turn::LogitSource;
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
-use super::stream::Stream;
+use super::stream::{ShouldStop, Stream};
 use super::timing::{DeviceClock, Timing};
 use super::window_rows::{
     BlockRows, ComputedRows, Computer, FreeContexts, KeptRows, KeptWindow, OpenWindow, ReadAhead,
@@ -73,7 +73,7 @@ enum Origin<'h> {
     /// A file whose blocks of rows can be read in any order.
     Blocks(Box<dyn ReadBlocks>),
     /// A file that can only be read from its start.
-    Stream(Mutex<Stream>),
+    Stream(Mutex<Stream<'h>>),
     States(StoredStates<'h>),
     /// A second model, which runs over these windows in contexts that the caller adds.
     Model(Vec<WindowSpec>),
@@ -219,6 +219,14 @@ impl<'h> ReferenceRows<'h> {
     /// Reads the windows at these indices, in their order; a stream keeps its own.
     pub fn at(mut self, indices: Vec<usize>) -> Self {
         self.set_order(indices.into());
+        self
+    }
+
+    /// Asks `should_stop` while a stream brings nothing.
+    pub fn stop_when(mut self, should_stop: ShouldStop<'h>) -> Self {
+        if let Origin::Stream(stream) = &mut self.origin {
+            locked(stream).should_stop = should_stop;
+        }
         self
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::MutexGuard;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use kl_formats::{ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piece};
@@ -22,9 +22,16 @@ enum StreamPart {
 /// The next part, or the end. A channel that closes before the end: the reader has panicked.
 type Sent = kl_formats::Result<Option<StreamPart>>;
 
+/// The time between two looks at whether to stop: a pipe may bring nothing for minutes.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Asked, while the next part is awaited, whether to stop.
+pub type ShouldStop<'s> = Box<dyn Fn() -> bool + Send + Sync + 's>;
+
 /// Blocks of rows, handed out a decode call's worth at a time.
-pub(super) struct Stream {
+pub(super) struct Stream<'s> {
     parts: Receiver<Sent>,
+    pub(super) should_stop: ShouldStop<'s>,
     /// Rows that are still wanted: at 0, no window begins.
     pub(super) max_rows: u64,
     /// The item that was looked at and not handed out: a window, or the end.
@@ -34,7 +41,7 @@ pub(super) struct Stream {
     used: usize,
 }
 
-impl Stream {
+impl Stream<'_> {
     /// A stream of all windows, whose rows have `n_vocab` entries.
     ///
     /// # Errors
@@ -62,6 +69,7 @@ impl Stream {
         })?;
         Ok(Self {
             parts,
+            should_stop: Box::new(|| false),
             max_rows: u64::MAX,
             peeked: None,
             rows: VecDeque::new(),
@@ -70,7 +78,16 @@ impl Stream {
     }
 
     fn next_part(&mut self) -> Result<Option<StreamPart>, Error> {
-        Ok(self.parts.recv().map_err(|_| Error::WorkerLost)??)
+        loop {
+            match self.parts.recv_timeout(STEP) {
+                Ok(part) => return Ok(part?),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::WorkerLost),
+                Err(RecvTimeoutError::Timeout) if (self.should_stop)() => {
+                    return Err(Error::Interrupted);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// The window that comes next.
@@ -123,7 +140,7 @@ impl Stream {
 }
 
 /// The open window of a stream holds the lock on it.
-impl WindowRows for MutexGuard<'_, Stream> {
+impl WindowRows for MutexGuard<'_, Stream<'_>> {
     fn skip(&mut self, n: usize) {
         self.used += n;
     }

@@ -23,7 +23,24 @@ mod shown;
 use shown::{as_printed, is_shown};
 
 /// Programs whose commands run in this test, where the machine has them.
-const QUICK: [&str; 5] = ["kl", "for", "scripts/example.sh", "cd", "jq"];
+const QUICK: [&str; 7] = [
+    "kl",
+    "for",
+    "scripts/example.sh",
+    "cd",
+    "jq",
+    "mkfifo",
+    "llama-perplexity",
+];
+
+/// In place of llama-perplexity, `kl` writes a base file, and the whole of it to where the other would write.
+const LLAMA_PERPLEXITY: &str = "#!/bin/sh -e
+[ \"$1 $3 $5 $7\" = '-m -f -c --save-all-logits' ]
+folder=$(mktemp -d)
+kl -m \"$2\" -t \"$4\" -c \"$6\" -w \"$folder/base\" --format llama.cpp -q
+cat \"$folder/base\" >\"$8\"
+rm -r \"$folder\"
+";
 
 /// Programs that take minutes, or may be absent: `scripts/docs.sh` runs those that the machine has.
 const SLOW: [&str; 8] = [
@@ -200,10 +217,13 @@ impl Example {
             program().display()
         );
         std::os::unix::fs::symlink(root().join("scripts"), example.path().join("scripts")).unwrap();
-        let kl = example.folder.path().join("bin/kl");
-        fs::create_dir(kl.parent().unwrap()).unwrap();
-        fs::write(&kl, wrapper).unwrap();
-        fs::set_permissions(&kl, fs::Permissions::from_mode(0o755)).unwrap();
+        let bin = example.folder.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        for (name, script) in [("kl", &*wrapper), ("llama-perplexity", LLAMA_PERPLEXITY)] {
+            let program = bin.join(name);
+            fs::write(&program, script).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         example
     }
 

@@ -47,6 +47,8 @@ mod oracle;
 mod outside;
 mod page;
 mod peers;
+#[cfg(unix)]
+mod pipes;
 mod prompts;
 mod python;
 mod recipe;

@@ -22,7 +22,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
@@ -30,17 +29,18 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use indexmap::IndexMap;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::about::{About, Values};
 use crate::error::{Error, Named, Result};
 use crate::gzip::gzip;
 pub use crate::kinds::KL_PY as MAGIC_LINE;
 use crate::kinds::Kind;
-use crate::provenance::BackendIdentity;
+use crate::provenance::{BackendIdentity, hex};
 use crate::python_literal;
 use crate::reference::{Reference, Rows};
 use crate::row::{ReadStream, RowBlock, RowLayout};
-use crate::source::{OpenFile, read_bytes};
+use crate::source::{Incoming, OpenFile, read_bytes};
 use crate::window::{WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat};
 
@@ -178,8 +178,10 @@ fn parse(line: &[u8], path: &Path) -> Result<About, String> {
 #[derive(Debug)]
 pub(crate) struct KlPyReader {
     name: Named,
-    stream: BufReader<MultiGzDecoder<BufReader<File>>>,
+    stream: BufReader<MultiGzDecoder<BufReader<Incoming>>>,
     about: About,
+    /// The most windows that a file of its length can hold.
+    max_windows: u64,
     /// Bytes of the plain stream that have been read.
     offset: u64,
     /// The number of the window whose rows come next; `None` before the first.
@@ -197,10 +199,19 @@ impl KlPyReader {
     /// [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let OpenFile { file, name, len } = OpenFile::open(path, "a reference")?;
-        let members = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
+        Self::read(name, Incoming::new(file), Some(len))
+    }
+
+    /// Reads the header of a file that comes in a stream, of a known or unknown length.
+    ///
+    /// # Errors
+    /// Those of [`KlPyReader::open`].
+    pub fn read(name: Named, stream: Incoming, len: Option<u64>) -> Result<Self> {
+        let members = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, stream));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),
-            about: About::new(Kind::KlPy, path, 0, 0),
+            about: About::new(Kind::KlPy, name.path(), 0, 0),
+            max_windows: len.map_or(u64::MAX, |len| len / MIN_WINDOW_BYTES),
             offset: 0,
             window: None,
             rows: 0..0,
@@ -211,8 +222,9 @@ impl KlPyReader {
             return Err(reader.name.not_a_reference(what));
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
-        reader.about = parse(&line, path).map_err(|fault| reader.name.header(fault))?;
-        reader.about.file_bytes = len;
+        let parsed = parse(&line, reader.name.path());
+        reader.about = parsed.map_err(|fault| reader.name.header(fault))?;
+        reader.about.file_bytes = len.unwrap_or_default();
         Ok(reader)
     }
 
@@ -221,6 +233,13 @@ impl KlPyReader {
         let longest = Self::longest_window(self.name.path()).ok().flatten();
         let mut reference = Reference::new(self.about.clone(), None, Rows::Stream(Box::new(self)));
         reference.longest_of_stream = longest;
+        reference
+    }
+
+    /// The stream as a reference without a list of windows. `start`: its first bytes.
+    pub fn into_piped_reference(self, start: &[u8]) -> Reference {
+        let mut reference = Reference::new(self.about.clone(), None, Rows::Stream(Box::new(self)));
+        reference.fingerprint_of_pipe = Some(hex(&Sha256::digest(start)));
         reference
     }
 
@@ -303,7 +322,7 @@ impl KlPyReader {
             )),
             // Empty windows shrink to a thousandth, and their number would decide how long a small file takes.
             // A row of real logits takes a hundred bytes and more.
-            _ if u64::from(window) >= self.about.file_bytes / MIN_WINDOW_BYTES => {
+            _ if u64::from(window) >= self.max_windows => {
                 Some("more windows than a file of its length can hold".to_owned())
             }
             _ => (self.about.n_windows.is_some_and(|n| window >= n))

@@ -4,8 +4,10 @@
 //! files, whose rows have no floor, are read too.
 //!
 //! A window here is what llama-perplexity calls a chunk. Every offset in the file follows from its
-//! header, so its reader reads any rows of any window, from any threads.
+//! header, so its reader reads any rows of any window, from any threads. Through a pipe, the file is
+//! read once, from its start to its end.
 
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use crate::row::{ReadBlocks, Row, RowBlock, RowLayout};
 use crate::source::OpenFile;
 use crate::window::{WindowEntry, WindowSpec, longest_window, size_fault};
 use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
+pub(crate) use stream::LlamaCppStream;
 
 /// Bytes of the header: the magic, u32 n_ctx, i32 n_vocab, i32 n_chunk.
 const HEADER_BYTES: u64 = 20;
@@ -50,6 +53,32 @@ impl LlamaCppHeader {
             n_vocab: about.n_vocab,
             n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
             is_floored: true,
+        }
+    }
+
+    /// The header of a file that starts with these bytes, [`HEADER_BYTES`] or all that it has.
+    fn parse(name: &Named, start: &[u8]) -> Result<Self> {
+        let (is_floored, counts) = if let Some(counts) = start.strip_prefix(&MAGIC) {
+            (true, counts)
+        } else if let Some(counts) = start.strip_prefix(&LOGITS2_MAGIC) {
+            (false, counts)
+        } else {
+            return Err(name.not_a_reference("it does not start like llama.cpp's base file"));
+        };
+        let Some(&counts) = counts.first_chunk::<12>() else {
+            let at = start.len() as u64;
+            return Err(name.truncated(None, at, "the file ends within its header"));
+        };
+        let [n_ctx, n_vocab, n_windows] = bytemuck::cast(counts);
+        let header = Self {
+            n_ctx,
+            n_vocab,
+            n_windows,
+            is_floored,
+        };
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
         }
     }
 
@@ -102,6 +131,68 @@ impl LlamaCppHeader {
         let before = u64::from(window) * u64::from(self.rows_per_window()) + u64::from(row);
         let rows = before.saturating_mul(self.row_bytes());
         rows.saturating_add(self.tokens_offset(self.n_windows))
+    }
+
+    /// Checks the tokens of a window, as the file has them.
+    fn check_tokens(&self, name: &Named, window: u32, tokens: &[u32]) -> Result<()> {
+        let n_vocab = self.n_vocab;
+        let mut positions = tokens.iter().zip(0u64..);
+        let Some((token, position)) = positions.find(|&(&token, _)| token >= n_vocab) else {
+            return Ok(());
+        };
+        let what = format!(
+            "token {} at position {position} is outside the vocabulary of {n_vocab}",
+            token.cast_signed()
+        );
+        let at = self.tokens_offset(window) + 4 * position;
+        Err(name.corrupt(Some(window), at, what))
+    }
+
+    /// A window of these tokens, the first of which `bos` replaces.
+    fn window(
+        &self,
+        name: &Named,
+        window: u32,
+        mut tokens: Vec<u32>,
+        bos: Option<u32>,
+    ) -> Result<WindowSpec> {
+        if let (Some(bos), Some(first)) = (bos, tokens.first_mut()) {
+            let n_vocab = self.n_vocab;
+            if bos >= n_vocab {
+                return Err(name.unsupported(format!(
+                    "its vocabulary of {n_vocab} has no BOS {bos}: it belongs to another model"
+                )));
+            }
+            *first = bos;
+        }
+        Ok(WindowSpec {
+            window,
+            tokens,
+            first_scored: self.first_scored(),
+            n_rows: self.rows_per_window(),
+        })
+    }
+
+    /// The reference that the file is.
+    fn into_reference(self, name: &Named, rows: Rows) -> Reference {
+        let mut about = About {
+            file_bytes: self.file_bytes(),
+            encoding: "u16",
+            values: if self.is_floored {
+                Values::FlooredLogProbabilities
+            } else {
+                Values::LogProbabilities
+            },
+            ..About::new(Kind::LlamaCpp, name.path(), self.n_ctx, self.n_vocab)
+        };
+        about.first_scored = Some(self.first_scored());
+        let windows = (0..self.n_windows).map(|window| WindowEntry {
+            window,
+            n_tokens: self.n_ctx,
+            n_rows: self.rows_per_window(),
+            first_scored: self.first_scored(),
+        });
+        Reference::new(about, Some(windows.collect()), rows)
     }
 }
 
@@ -173,24 +264,9 @@ impl LlamaCppReader {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = OpenFile::open(path, "a reference")?;
         let (name, len) = (&source.name, source.len);
-        let is_floored = match source.array_at(0)? {
-            Some(MAGIC) => true,
-            Some(LOGITS2_MAGIC) => false,
-            _ => return Err(name.not_a_reference("it does not start like llama.cpp's base file")),
-        };
-        let stored = source.array_at::<12>(MAGIC.len() as u64)?;
-        let counts =
-            stored.ok_or_else(|| name.truncated(None, len, "the file ends within its header"))?;
-        let [n_ctx, n_vocab, n_windows] = bytemuck::cast(counts);
-        let header = LlamaCppHeader {
-            n_ctx,
-            n_vocab,
-            n_windows,
-            is_floored,
-        };
-        if let Some(fault) = header.fault() {
-            return Err(name.header(fault));
-        }
+        let mut start = vec![0; len.min(HEADER_BYTES) as usize];
+        source.read_exact_at(&mut start, 0)?;
+        let header = LlamaCppHeader::parse(name, &start)?;
         let end = header.file_bytes();
         if end < len {
             let what = format!("{} bytes after the last row", len - end);
@@ -202,7 +278,7 @@ impl LlamaCppReader {
             // Windows without rows cannot be what is missing.
             let n_whole = rows.and_then(|bytes| bytes.checked_div(window_bytes));
             let ends = match n_whole {
-                Some(n) => format!("ends with {n} of {n_windows} windows whole"),
+                Some(n) => format!("ends with {n} of {} windows whole", header.n_windows),
                 None => "ends within its tokens".to_owned(),
             };
             let what = format!("the file {ends}, {} bytes are missing", end - len);
@@ -218,25 +294,8 @@ impl LlamaCppReader {
 
     /// The open file as a reference.
     pub(crate) fn into_reference(self) -> Reference {
-        let (header, path) = (self.header, self.source.name.path());
-        let mut about = About {
-            file_bytes: self.source.len,
-            encoding: "u16",
-            values: if header.is_floored {
-                Values::FlooredLogProbabilities
-            } else {
-                Values::LogProbabilities
-            },
-            ..About::new(Kind::LlamaCpp, path, header.n_ctx, header.n_vocab)
-        };
-        about.first_scored = Some(header.first_scored());
-        let windows = (0..header.n_windows).map(|window| WindowEntry {
-            window,
-            n_tokens: header.n_ctx,
-            n_rows: header.rows_per_window(),
-            first_scored: header.first_scored(),
-        });
-        Reference::new(about, Some(windows.collect()), Rows::Blocks(Box::new(self)))
+        let (header, name) = (self.header, self.source.name.clone());
+        header.into_reference(&name, Rows::Blocks(Box::new(self)))
     }
 
     /// A window's tokens, as the file has them.
@@ -247,16 +306,8 @@ impl LlamaCppReader {
         self.source
             .read_exact_at(bytemuck::cast_slice_mut(&mut tokens), offset)
             .map_err(|error| error.in_window(window))?;
-        let n_vocab = self.header.n_vocab;
-        let mut positions = tokens.iter().zip(0u64..);
-        if let Some((token, position)) = positions.find(|&(&token, _)| token >= n_vocab) {
-            let what = format!(
-                "token {} at position {position} is outside the vocabulary of {n_vocab}",
-                token.cast_signed()
-            );
-            let at = offset + 4 * position;
-            return Err(self.source.name.corrupt(Some(window), at, what));
-        }
+        let name = &self.source.name;
+        self.header.check_tokens(name, window, &tokens)?;
         Ok(tokens)
     }
 
@@ -305,22 +356,8 @@ impl ReadBlocks for LlamaCppReader {
     /// Also fails with [`crate::Fault::Unsupported`] for a BOS outside the file's vocabulary.
     fn window(&self, i: usize) -> Result<WindowSpec> {
         let window = self.number(i);
-        let mut tokens = self.tokens(window)?;
-        if let (Some(bos), Some(first)) = (self.bos, tokens.first_mut()) {
-            let n_vocab = self.header.n_vocab;
-            if bos >= n_vocab {
-                return Err(self.source.name.unsupported(format!(
-                    "its vocabulary of {n_vocab} has no BOS {bos}: it belongs to another model"
-                )));
-            }
-            *first = bos;
-        }
-        Ok(WindowSpec {
-            window,
-            tokens,
-            first_scored: self.header.first_scored(),
-            n_rows: self.header.rows_per_window(),
-        })
+        let (name, tokens) = (&self.source.name, self.tokens(window)?);
+        self.header.window(name, window, tokens, self.bos)
     }
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {

@@ -113,6 +113,104 @@ fn a_reference_gives_what_its_file_records() {
 }
 
 #[test]
+fn what_comes_through_a_pipe_is_what_the_file_holds() {
+    let scratch = Scratch::new();
+    for kind in [Kind::LlamaCpp, Kind::KlPy] {
+        let bytes = file(kind, &windows(kind));
+        let path = scratch.file(&bytes);
+        let read = || Reference::read_once(path, std::io::Cursor::new(bytes.clone())).unwrap();
+        let [piped, opened] = [read(), Reference::open(path).unwrap()];
+        let shape = |of: &Reference| (of.about().n_ctx, of.about().n_windows, of.about().n_rows);
+        assert_eq!(shape(&piped), shape(&opened), "{kind}");
+        assert_eq!(piped.windows(), opened.windows());
+        assert!(piped.is_shuffled(), "in an order that cannot be changed");
+        let piped_rows = read_rows(read()).unwrap();
+        for (piped, opened) in piped_rows.iter().zip(read_rows(opened).unwrap()) {
+            assert_eq!(piped.0, opened.0);
+            let [piped, opened] = [&piped.1, &opened.1]
+                .map(|blocks| blocks.iter().flat_map(bits).collect::<Vec<_>>());
+            assert_eq!(piped, opened);
+        }
+        assert_eq!(piped_rows.len(), 2);
+    }
+}
+
+#[test]
+fn a_base_file_in_a_pipe_shows_its_windows_before_its_rows_are_there() {
+    let windows = windows(Kind::LlamaCpp);
+    let bytes = file(Kind::LlamaCpp, &windows);
+    let path = Path::new("pipe");
+    // The header, all tokens, and the first row.
+    let begun = bytes[..20 + 2 * 4 * 8 + 20].to_vec();
+    let mut reference = Reference::read_once(path, std::io::Cursor::new(begun)).unwrap();
+    let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
+    assert_eq!(listed.unwrap(), specs(&windows));
+    reference.set_bos(Some(3));
+    let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
+    assert_eq!(listed.unwrap()[1].tokens[0], 3);
+    let Rows::Stream(mut stream) = reference.into_rows() else {
+        panic!("no stream");
+    };
+    assert_eq!(stream.next_window().unwrap().unwrap().tokens[0], 3);
+    assert!(stream.next_rows(1).unwrap().is_some());
+    let error = stream.next_window().unwrap_err();
+    let expected = "pipe: its writer ended too early: the file ends with 0 of 2 windows whole, \
+         100 bytes are missing, at window 0, byte 104; find out why it ended, and start both again";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_pipe_is_told_from_others_by_its_first_row() {
+    let mut windows = windows(Kind::LlamaCpp);
+    let path = Path::new("pipe");
+    let fingerprint = |windows: &[SampleWindow]| {
+        let bytes = std::io::Cursor::new(file(Kind::LlamaCpp, windows));
+        let reference = Reference::read_once(path, bytes).unwrap();
+        reference.fingerprint().unwrap().unwrap()
+    };
+    let first = fingerprint(&windows);
+    assert_eq!(fingerprint(&windows), first);
+    windows[0].rows[0] += 1.0;
+    assert_ne!(fingerprint(&windows), first);
+}
+
+#[test]
+fn what_cannot_be_read_once_says_what_can() {
+    let open = |bytes: Vec<u8>| {
+        let read = Reference::read_once(Path::new("pipe"), std::io::Cursor::new(bytes));
+        read.unwrap_err().to_string()
+    };
+    let error = open(file(Kind::Kl, &windows(Kind::Kl)));
+    let expected = "pipe: is a pipe with a file of kind kl, which is not read from its start to its \
+         end: save it first; base files of llama-perplexity and references of kl.py can be read from a pipe";
+    assert_eq!(error, expected);
+    let error = open(crate::npz::tests::sample(false));
+    assert!(error.contains("of kind npz, which"), "{error}");
+    let error = open(Vec::new());
+    assert!(
+        error.contains("it has written nothing, at byte 0"),
+        "{error}"
+    );
+    let error = open(b"GGUF\x03\0\0\0".to_vec());
+    assert!(error.starts_with("pipe: not a reference: "), "{error}");
+    let mut endless = b"_logits_".to_vec();
+    endless.extend(bytemuck::cast_slice(&[1u32 << 26, 5, 1 << 30]));
+    let error = open(endless);
+    assert!(
+        error.contains("134217728 are read at most: save it first"),
+        "{error}"
+    );
+    // Without its windows, kl.py's file cannot be paired with another.
+    let bytes = std::io::Cursor::new(file(Kind::KlPy, &windows(Kind::KlPy)));
+    let reference = Reference::read_once(Path::new("pipe"), bytes).unwrap();
+    let error = reference.read_windows().err().unwrap().to_string();
+    assert!(
+        error.contains("of kind kl.py, which has to be read twice: save it"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_bos_replaces_the_first_token_of_a_base_file_alone() {
     let scratch = Scratch::new();
     for (kind, replaces) in [(Kind::Kl, false), (Kind::LlamaCpp, true)] {

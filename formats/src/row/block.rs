@@ -232,6 +232,15 @@ pub trait ReadStream: Debug + Send {
     /// # Errors
     /// As [`ReadStream::next_window`].
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>>;
+
+    /// All windows with their tokens, where they are known before the first row; `None` where the file
+    /// has to be read for them.
+    fn windows(&self) -> Option<Result<Vec<WindowSpec>>> {
+        None
+    }
+
+    /// As [`ReadBlocks::set_bos`].
+    fn set_bos(&mut self, _bos: Option<u32>) {}
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ mod pairs;
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kl_formats::{
     About, ModelIdentity, Reference, ReferenceSummary, SidecarHeader, States, WindowSpec,
 };
@@ -18,6 +19,7 @@ use super::evaluation::{
     ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
+use super::pipe::{self, is_pipe};
 use super::reference::{
     EvaluatedEntries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
 };
@@ -37,47 +39,74 @@ pub fn compare<E: Engine + Sync>(
     observer: &dyn Observer,
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
-    let reference = Reference::open(&settings.reference)?;
+    let paths = [&settings.reference].into_iter().chain(&settings.others);
+    pipe::refuse_same_pipe(paths.map(PathBuf::as_path))?;
+    let is_read_once = is_pipe(&settings.reference);
+    if is_read_once && settings.others.len() > 1 {
+        bail!(
+            "{}: is a pipe, which can be read once: compare one file with it",
+            settings.reference.display()
+        );
+    }
+    let reference = pipe::open(&settings.reference, watch)?;
     warn_of_overlap(&reference, watch);
     let info = ReferenceInfo::new(reference.about());
     let windows = read_windows(&reference, watch)?;
     let summary = ReferenceSummary::of(&reference)?;
     let mut header = header_against(reference.about(), summary, None);
     header.stored = true;
-    drop(reference);
+    let mut kept = is_read_once.then_some(reference);
     let others = settings.others.iter();
     let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
     let shelf = Shelf::default();
     let mut queue = Queue::new(watch, &subjects, &shelf);
     queue.look_ahead(|subject| {
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
+        let finished = sidecar.and_then(|file| file.finished);
+        if is_pipe(&subject.path) {
+            // Its rows are known at its end, after hours perhaps.
+            return match finished {
+                Some(finished) => finished.refuse_pipe(&subject.path),
+                None => Ok(()),
+            };
+        }
         let mut expected = header.clone();
         expected.model = Some(identity(Reference::open(&subject.path)?.about()));
-        if let Some(finished) = sidecar.and_then(|file| file.finished) {
+        if let Some(finished) = finished {
             finished.check(&expected, true)?;
         }
         Ok(())
     });
     Ok(evaluate_each(info, queue, &settings.results, |subject| {
-        compare_one(settings, engine, watch, subject, &windows, header.clone())
+        // Opened anew for each file: a stream can only be read from its start.
+        let again = || open_again(&settings.reference, &header.reference);
+        let reference = kept.take().map_or_else(again, Ok)?;
+        compare_one(
+            settings,
+            engine,
+            watch,
+            subject,
+            reference,
+            &windows,
+            header.clone(),
+        )
     }))
 }
 
-/// Compares one file with the reference, which has these `windows`. Sidecars get `header`, completed by the
+/// Compares one file with the `reference`, which has these `windows`. Sidecars get `header`, completed by the
 /// file's own facts. `engine` computes rows of hidden states.
 fn compare_one<E: Engine + Sync>(
     settings: &CompareSettings,
     engine: &E,
     watch: &Watch<'_>,
     subject: &Subject,
+    reference: Reference,
     windows: &[WindowSpec],
     mut header: SidecarHeader,
 ) -> Result<Evaluated> {
     let started = Instant::now();
     let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-    // Opened anew for each file: a stream can only be read from its start.
-    let reference = open_again(&settings.reference, &header.reference)?;
-    let other = Reference::open(&subject.path)?;
+    let other = pipe::open(&subject.path, watch)?;
     let (about, other_about) = (reference.about().clone(), other.about().clone());
     let n_compared = check_entries(settings, &about, &other_about, watch)?;
     let model = identity(&other_about);
@@ -98,7 +127,6 @@ fn compare_one<E: Engine + Sync>(
         settings.max_rows,
         watch,
     )?;
-    drop(other);
     let head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
     };
@@ -122,8 +150,7 @@ fn compare_one<E: Engine + Sync>(
     rows.n_entries = n_compared as usize;
     let numbered = |pair: &WindowPair| (pair.window.window, pair.other.clone());
     let others: HashMap<u32, WindowSpec> = pairs.iter().map(numbered).collect();
-    let other = open_rows(Reference::open(&subject.path)?, head, watch)?
-        .at(indices(|pair| pair.other_index));
+    let other = open_rows(other, head, watch)?.at(indices(|pair| pair.other_index));
     evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
 }
 

@@ -1,6 +1,7 @@
 //! The evaluations of a run against one reference: each model is loaded, checked against it, and run over
 //! its tokens.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
@@ -40,6 +41,8 @@ pub struct Against<'r, 'e, E: Engine> {
     pub header: SidecarHeader,
     /// The model that runs beside the evaluated ones, if the reference is one and loaded.
     pub ref_model: Option<&'r RefModel<E::Model<'e>>>,
+    /// The reference in a pipe, which is open from the start, for the only model.
+    pub piped: Cell<Option<Reference>>,
 }
 
 impl<'e, E: Engine> Against<'_, 'e, E> {
@@ -178,9 +181,10 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         kept: Option<E::Model<'e>>,
     ) -> Result<(Evaluated, E::Model<'e>)> {
         let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
-        let reference = match self.ref_model {
-            Some(model) => model.windows(),
-            None => open_again(&self.about.path, &self.header.reference)?,
+        let reference = match (self.ref_model, self.piped.take()) {
+            (Some(model), _) => model.windows(),
+            (None, Some(piped)) => piped,
+            (None, None) => open_again(&self.about.path, &self.header.reference)?,
         };
         let started = Instant::now();
         let model = kept.map_or_else(|| self.load(subject), Ok)?;

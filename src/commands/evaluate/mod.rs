@@ -2,16 +2,18 @@
 
 mod against;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, sniff};
+use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, Rows, SidecarHeader, sniff};
 
 use super::context::flash_attention;
 use super::devices::{connect_devices, warn_without_device};
 use super::evaluation::{Queue, evaluate_each, header_against};
 use super::input;
 use super::observer::{Observer, Watch};
+use super::pipe;
 use super::ref_model;
 use super::reference::{refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
@@ -53,7 +55,14 @@ fn against_file<E: Engine>(
     watch: &Watch<'_>,
     mut queue: Queue<'_>,
 ) -> Result<Report> {
-    let reference = open(path, settings)?;
+    let is_read_once = pipe::is_pipe(path);
+    if is_read_once && queue.subjects().count() > 1 {
+        bail!(
+            "-r {}: is a pipe, which can be read once: evaluate one model against it, or save it first",
+            path.display()
+        );
+    }
+    let reference = open(path, settings, watch)?;
     let about = reference.about().clone();
     check_reference(&about, n_ctx)?;
     check_caches(settings, flash_attention(about.backend.as_ref()))?;
@@ -65,6 +74,7 @@ fn against_file<E: Engine>(
         header: header(settings, &reference, summary)?,
         about,
         ref_model: None,
+        piped: Cell::default(),
     };
     queue.look_ahead(|subject| against.look_ahead(subject));
     if !queue.is_empty() {
@@ -76,8 +86,8 @@ fn against_file<E: Engine>(
         }));
         connect_devices(engine, &settings.run, watch)?;
     }
-    // A stream can only be read from its start, so each model opens the file again.
-    drop(reference);
+    // A stream can only be read from its start, so each model opens the file again, but a pipe.
+    against.piped.set(is_read_once.then_some(reference));
     against.evaluate(queue)
 }
 
@@ -102,6 +112,7 @@ fn against_model<E: Engine>(
             about: about.clone(),
             header: expected_header(settings, about),
             ref_model: None,
+            piped: Cell::default(),
         };
         queue.look_ahead(|subject| against.look_ahead(subject));
         if queue.is_empty() {
@@ -134,6 +145,7 @@ fn against_model<E: Engine>(
         header: header(settings, &reference, ref_model.summary.clone())?,
         about: reference.about().clone(),
         ref_model: Some(&ref_model),
+        piped: Cell::default(),
     };
     let report = against.evaluate(queue)?;
     ref_model.model.drop_last();
@@ -141,11 +153,12 @@ fn against_model<E: Engine>(
 }
 
 /// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.
-fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
+fn open(path: &Path, settings: &EvaluateSettings, watch: &Watch<'_>) -> Result<Reference> {
     refuse_folder(path)?;
-    let error = match Reference::open(path) {
+    let error = match pipe::open(path, watch).map_err(|error| error.downcast::<kl_formats::Error>())
+    {
         Ok(reference) => return Ok(reference),
-        Err(error) => error,
+        Err(error) => error?,
     };
     let Fault::NotAReference(found) = &error.fault else {
         return Err(error.into());
@@ -233,10 +246,13 @@ fn header(
     let n_rows = to_share.map(|(_, n_rows)| n_rows);
     let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
     header.until = settings.until;
+    let is_stream = matches!(reference.rows(), Rows::Stream(_));
     header.shard = match (settings.results.part, to_share) {
         (None, _) => None,
-        (Some(part), Some((n_windows, n_rows))) => Some(part.shard_of(n_windows, n_rows)?),
-        (Some(_), None) => bail!(
+        (Some(part), Some((n_windows, n_rows))) if !is_stream => {
+            Some(part.shard_of(n_windows, n_rows)?)
+        }
+        (Some(_), _) => bail!(
             "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
             reference.path().display()
         ),

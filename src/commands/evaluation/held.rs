@@ -127,6 +127,17 @@ impl HeldSidecar {
         self.refuse("holds other values")
     }
 
+    /// Refuses rows that come through a pipe: that they are others would be known only at its end.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn refuse_pipe(&self, pipe: &Path) -> Result<()> {
+        self.refuse(format!(
+            "is there already, and may hold other rows than those that come through {}",
+            pipe.display()
+        ))
+    }
+
     /// Fails with the reason why this file is not replaced.
     fn refuse(&self, why: impl Display) -> Result<()> {
         bail!("{}: {why}: {ADVICE}", self.path.display())
