@@ -10,6 +10,7 @@
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
 #   checks licences, sources and duplicates too; this compiles cargo-deny and adds known faults
 # make package  the three crates as crates.io would get them: target/package/
+# make real  what README.md claims of a real model, measured: fetches one, see scripts/real.sh
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
 # Everything uses one profile (release): each profile compiles llama.cpp again, which takes minutes.
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test cpu-test deny package install uninstall dist backend gpu-test bench setup clean
+.PHONY: build demo test cpu-test deny package install uninstall dist backend gpu-test bench real setup clean
 
 # Where `make install` puts things; for yourself alone, PREFIX=~/.local.
 PREFIX ?= /usr/local
@@ -105,6 +106,9 @@ bench: build
 	$(ENV)
 	cargo build --release --locked --example bare_decode
 	benches/compare.sh $(ARGS)
+
+real: build
+	scripts/real.sh $(ARGS)
 
 clean:
 	cargo clean

@@ -2,11 +2,10 @@
 import json
 import os
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
+
+from timed import N_CORES, in_turn, medians, run
 
 f16, quant, text = (os.path.abspath(path) for path in sys.argv[1:4])
 runs = int(sys.argv[4]) if len(sys.argv) > 4 else 5
@@ -19,20 +18,8 @@ kl = os.path.abspath(f"{target}/release/kl")
 old = os.environ.get("OLD_KL") and os.path.abspath(os.environ["OLD_KL"])
 bare = os.path.abspath(f"{target}/release/examples/bare_decode")
 encodings = os.environ.get("ENCODINGS", "u16").split()
-threads = str(len(os.sched_getaffinity(0)))
+threads = str(N_CORES)
 figures = os.environ.get("JSON") and os.path.abspath(os.environ["JSON"])
-
-
-def run(command):
-    """Runs a command. Returns wall seconds, peak MiB and output; exits with the output if it fails."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    if status != 0:
-        sys.exit(f"{' '.join(command)}\n{output.decode(errors='replace')}")
-    return wall, usage.ru_maxrss / 1024, output.decode(errors="replace")
 
 
 def main():
@@ -77,29 +64,28 @@ def main():
                 peer, "-m", quant, "--kl-divergence", "--kl-divergence-base", base, *common]
         else:
             print("llama-perplexity not found: set PEER_BIN (see benches/compare.sh)")
-        results = {name: [] for name in commands}
-        for _ in range(runs):
-            for name, command in commands.items():
-                if "again.kld" in command and os.path.exists("again.kld"):
-                    os.remove("again.kld")
-                wall, memory, _ = run(command)
-                results[name].append((wall, memory))
-        medians, kept = {}, {}
+
+        def remove_base():
+            if os.path.exists("again.kld"):
+                os.remove("again.kld")
+
+        results = in_turn(commands, runs, before=remove_base)
+        walls, kept = {}, {}
         print(f"{chunks} windows of {n_ctx}, second half scored, {threads} threads, {runs} runs")
         print(f"{'command':<26}{'median':>9}{'min':>9}{'peak MiB':>10}{'file MB':>10}")
         for name, values in results.items():
-            walls = [wall for wall, _ in values]
-            medians[name] = statistics.median(walls)
-            memory = statistics.median(memory for _, memory in values)
-            kept[name] = {"wall_s": medians[name], "peak_mib": memory, "file_bytes": sizes.get(name)}
+            median = medians(values)
+            walls[name], memory = median.wall, median.peak
+            fastest = min(run.wall for run in values)
+            kept[name] = {"wall_s": walls[name], "peak_mib": memory, "file_bytes": sizes.get(name)}
             size = f"{sizes[name] / 1e6:>10.1f}" if name in sizes else ""
-            print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}{size}")
+            print(f"{name:<26}{walls[name]:>8.2f}s{fastest:>8.2f}s{memory:>10.0f}{size}")
         for write, read, _ in of_encoding.values():
             for a, b in [(read, "bare decode, quant"), (write, "bare decode, f16"),
                          (read, f"old {read}"), (write, f"old {write}"),
                          (read, "llama-perplexity, KLD"), (write, "llama-perplexity, save")]:
-                if b in medians:
-                    print(f"{a} / {b}: {medians[a] / medians[b]:.2f}")
+                if b in walls:
+                    print(f"{a} / {b}: {walls[a] / walls[b]:.2f}")
         if figures:
             with open(figures, "w") as file:
                 json.dump(kept, file)

@@ -17,14 +17,13 @@ TEXTS      made-up texts for docs/INTERVALS.md (320: many minutes; 0: none)
 """
 import json
 import os
-import platform
 import shlex
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+import timed
+from timed import N_CORES, print_machine, run
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
@@ -33,43 +32,14 @@ EXAMPLES = RELEASE / "examples"
 QUANTS = ["f16", "q8_0", "q4_K_M", "q2_K"]
 
 
-def run(command, **options):
-    """Runs a command. Returns wall seconds, peak MiB and stdout; ends with its output if it fails."""
-    command = [str(word) for word in command]
-    with tempfile.TemporaryFile() as out:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **options)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - started
-        out.seek(0)
-        output = out.read().decode(errors="replace")
-    if status != 0:
-        sys.exit(f"{shlex.join(command)}\n{output}")
-    return wall, usage.ru_maxrss / 1024, output
-
-
-def medians(command, runs, fresh=None):
-    """The medians of wall time and peak memory, without the file `fresh` before each run."""
+def medians(command, n_runs, fresh=None):
+    """The medians of a command's runs, without the file `fresh` before each."""
     results = []
-    for _ in range(runs):
+    for _ in range(n_runs):
         if fresh:
             Path(fresh).unlink(missing_ok=True)
-        results.append(run(command)[:2])
-    walls, memory = zip(*results)
-    return statistics.median(walls), statistics.median(memory)
-
-
-def machine():
-    cpu = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.split(":")[1].strip()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    print(f"{time.strftime('%Y-%m-%d')}, {cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB")
-    print(run([KL, "--version"])[2].strip())
-    if peer := os.environ.get("PEER_BIN"):
-        print("llama-perplexity", run([f"{peer}/llama-perplexity", "--version"])[2].splitlines()[0])
-    print()
+        results.append(run(command))
+    return timed.medians(results)
 
 
 def table(f16, quant, text, runs):
@@ -77,7 +47,7 @@ def table(f16, quant, text, runs):
     environment = {**os.environ, "ENCODINGS": "u16 f32 hidden", "REF_MODEL": "1",
                    "JSON": os.path.abspath("compare.json")}
     command = [ROOT / "benches/compare.sh", f16, quant, text, runs]
-    print(run(command, env=environment)[2])
+    print(run(command, env=environment).output)
     of = json.loads(Path("compare.json").read_text())
     peer = {name: of.get(f"llama-perplexity, {name}") for name in ["save", "KLD"]}
 
@@ -104,7 +74,7 @@ def all_positions(f16, quant, text, runs):
     """Every position of a short text, as kl.py scores them."""
     short = Path("short.txt")
     short.write_text(Path(text).read_text()[: int(os.environ.get("CHARS", "3000"))])
-    threads = ["--threads", len(os.sched_getaffinity(0))]
+    threads = ["--threads", N_CORES]
     write = [KL, "-m", f16, "-t", short, "-w", "all.gz", "--score", "all", "-q", *threads, "--force"]
     read = [KL, "-m", quant, "-r", "all.gz", "-q", "--json", "all.json", "--force", *threads]
     wrote, evaluated = medians(write, runs), medians(read, runs)
@@ -114,8 +84,8 @@ def all_positions(f16, quant, text, runs):
 
     def row(name, wrote, evaluated, file):
         size = os.path.getsize(file) / n
-        print(f"| {name} | {n / wrote[0]:,.0f} | {n / evaluated[0]:,.0f} "
-              f"| {wrote[1]:,.0f} | {evaluated[1]:,.0f} | {size:,.0f} |")
+        print(f"| {name} | {n / wrote.wall:,.0f} | {n / evaluated.wall:,.0f} "
+              f"| {wrote.peak:,.0f} | {evaluated.peak:,.0f} | {size:,.0f} |")
 
     row("kl", wrote, evaluated, "all.gz")
     if kl_py := os.environ.get("KL_PY"):
@@ -151,15 +121,15 @@ def report():
     """Many sidecars at once: docs/REPORT.md."""
     if (n := os.environ.get("SIDECARS", "100")) != "0":
         run([EXAMPLES / "sidecars", "big", n, "300000"])
-        wall, memory, _ = run([KL, "report", "big", "--json", "r.json", "--html", "r.html", "-q"])
+        report = run([KL, "report", "big", "--json", "r.json", "--html", "r.html", "-q"])
         page = os.path.getsize("r.html") / 1e6
-        print(f"kl report of {n} sidecars: {wall:.1f} s, {memory:,.0f} MiB, a page of {page:.1f} MB\n")
+        print(f"kl report of {n} sidecars: {report.wall:.1f} s, {report.peak:,.0f} MiB, a page of {page:.1f} MB\n")
 
 
 def coverage():
     """How often intervals hold the true value: docs/INTERVALS.md."""
     if (texts := os.environ.get("TEXTS", "320")) != "0":
-        print(run([EXAMPLES / "coverage", texts])[2])
+        print(run([EXAMPLES / "coverage", texts]).output)
 
 
 def main():
@@ -171,7 +141,8 @@ def main():
         os.environ["PEER_BIN"] = os.path.abspath(peer)
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         os.chdir(folder)
-        machine()
+        peer = os.environ.get("PEER_BIN")
+        print_machine(KL, peer and f"{peer}/llama-perplexity")
         table(f16, quant, text, runs)
         all_positions(f16, quant, text, runs)
         encodings()
