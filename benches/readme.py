@@ -18,6 +18,7 @@ TEXTS      made-up texts for docs/INTERVALS.md (320: many minutes; 0: none)
 import json
 import os
 import shlex
+import statistics
 import sys
 import tempfile
 from pathlib import Path
