@@ -71,7 +71,7 @@ pub fn with_flags(command: Command) -> Command {
     command.args([model, file, ref_model].into_iter().flatten())
 }
 
-/// The index of the `--` after which arguments are no flags and no names; their number without it.
+/// The index of the `--` after which arguments are neither flags nor names; their number without it.
 pub fn literal_from(args: &[OsString]) -> usize {
     let end = args.iter().position(|arg| arg == "--");
     end.unwrap_or(args.len())

@@ -579,7 +579,7 @@ pub enum EngineError {
     /// The model's file cannot be read or is not a whole GGUF, or the model cannot be loaded or decoded.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The file is no causal language model by itself.
+    /// The file is not a causal language model by itself.
     #[error("{}: {found}", path.display())]
     NotAModel {
         /// The file.

@@ -1,4 +1,4 @@
-//! Rows of a model that are no distribution: counted, and the first one located, while they are written.
+//! Rows of a model that are not distributions: counted, and the first one located, while they are written.
 
 use std::ops::AddAssign;
 

@@ -1,4 +1,4 @@
-//! Files that people meet: those that are no model by themselves, of other programs, cut up, or joined. Each is
+//! Files that people meet: those that are not models by themselves, of other programs, cut up, or joined. Each is
 //! named in one line that says what to do.
 
 use std::fs;
@@ -28,7 +28,7 @@ fn a_file_with_only_the_mtp_layer_is_refused_and_skipped_in_a_folder() {
     let run = session.ends("info some.gguf --verify -q", 1);
     run.prints(&["has no tensors of layer 0"]);
     let run = session.ok("info only.gguf --verify -q");
-    run.warns(&["no language model by itself, but only the layer that predicts"]);
+    run.warns(&["not a language model by itself, but only the layer that predicts"]);
 
     session.reference_of("@architectures/qwen35.gguf", "ref.gz", "-c 64");
     fs::create_dir(session.path("quants")).unwrap();
@@ -41,7 +41,7 @@ fn a_file_with_only_the_mtp_layer_is_refused_and_skipped_in_a_folder() {
     session.write("quants/e.gguf.part1of2", "GGUF");
     session.write("quants/e.gguf.part2of2", "");
     let run = session.ok("-m quants -r ref.gz --no-sidecar --json o.json");
-    run.warns(&["quants/a.gguf: skipped: no language model by itself, but only the layer"]);
+    run.warns(&["quants/a.gguf: skipped: not a language model by itself, but only the layer"]);
     run.warns(&[
         "quants/c.gguf: skipped",
         "a model without causal attention (bert)",
@@ -73,7 +73,7 @@ fn a_folder_without_models_says_where_they_are() {
     }
     fs::create_dir(session.path("parts")).unwrap();
     fs::copy(fixture("hostile/t5.gguf"), session.path("parts/t5.gguf")).unwrap();
-    let expected = ["parts: holds no model: t5.gguf is no language model by itself"];
+    let expected = ["parts: holds no model: t5.gguf is not a language model by itself"];
     session.fails("-m parts -r ref.gz", 2, &expected);
 }
 

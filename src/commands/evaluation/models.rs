@@ -31,7 +31,7 @@ pub struct Queue<'q> {
     usable: Vec<(usize, &'q Subject)>,
     /// The number of all.
     n: usize,
-    /// The models of a hub, among which a pattern may have chosen files that are no model by themselves.
+    /// The models of a hub, among which a pattern may have chosen files that are not models by themselves.
     shelf: &'q Shelf,
     /// Those that were skipped for that.
     skipped: Vec<Failure>,

@@ -57,7 +57,7 @@ pub struct WriteSettings {
 pub struct EvaluateSettings {
     /// The GGUFs to evaluate, one after another.
     pub models: Vec<PathBuf>,
-    /// Files of a given folder that are no language model by themselves, and what they are.
+    /// Files of a given folder that are not language models by themselves, and what they are.
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
     pub vocabulary: ComparedVocabulary,

@@ -1,11 +1,11 @@
-//! The GGUFs that are no language model by themselves: what each holds, by its metadata and its tensors.
+//! The GGUFs that are not language models by themselves: what each holds, by its metadata and its tensors.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::Gguf;
 
-/// The contents of a GGUF that is no causal language model by itself.
+/// The contents of a GGUF that is not a causal language model by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAModel {
     /// What it holds, as a noun phrase: `the vision or audio part (mmproj)`.
@@ -29,7 +29,7 @@ impl fmt::Display for NotAModel {
 impl NotAModel {
     /// The reason why it is skipped where a folder or a pattern names it.
     pub fn in_place_of_a_model(&self) -> String {
-        format!("no language model by itself, but {}", self.what)
+        format!("not a language model by itself, but {}", self.what)
     }
 
     fn part(what: impl Into<String>) -> Self {
@@ -70,7 +70,7 @@ pub(super) fn has_word(words: &str, word: &str) -> bool {
 }
 
 impl Gguf {
-    /// The contents of a file that is no causal language model by itself; `None` of a model. llama.cpp would
+    /// The contents of a file that is not a causal language model by itself; `None` of a model. llama.cpp would
     /// decode some of these without an error, crash on others, and report a missing tensor for the rest.
     pub fn not_a_model(&self) -> Option<NotAModel> {
         let part = self.part_of_a_model().map(NotAModel::part);

@@ -1,4 +1,4 @@
-//! Files that are no model by themselves, and models that lack what llama.cpp would crash without.
+//! Files that are not models by themselves, and models that lack what llama.cpp would crash without.
 
 use super::super::purpose::NotAModel;
 use super::made::*;
