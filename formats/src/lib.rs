@@ -139,6 +139,7 @@
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
 mod about;
+mod cache_sizes;
 mod calls;
 mod checked_line;
 mod error;
@@ -181,6 +182,7 @@ pub mod safetensors;
 pub mod sidecar;
 
 pub use about::{About, Prompts, ReferenceSummary, Sampling, Values};
+pub use cache_sizes::CacheSizes;
 pub use calls::Calls;
 pub use checked_line::{LineChecksum, with_checksum};
 pub use error::{Error, Fault, Position, Result};

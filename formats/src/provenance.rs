@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::cache_sizes::CacheSizes;
 use crate::calls::Calls;
 use crate::error::{Named, Result};
 
@@ -306,6 +307,10 @@ pub struct BackendIdentity {
     /// states of recurrent layers; `None` where they are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_bytes: Option<u64>,
+    /// Bytes of the cache of a context of one sequence, by the number of its tokens, as llama.cpp's
+    /// programs allocate it; `None` where they are not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_sizes: Option<CacheSizes>,
 }
 
 impl BackendIdentity {

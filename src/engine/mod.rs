@@ -44,8 +44,8 @@ use std::time::Duration;
 
 use gguf::{ModelError, NotAModel};
 use kl_formats::{
-    Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity, Unmeasured,
-    WindowSpec,
+    CacheSizes, Calls, GgmlType, Mixture, ModelIdentity, States, TokenTexts, TokenizerIdentity,
+    Unmeasured, WindowSpec,
 };
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
@@ -297,8 +297,7 @@ impl ModelFacts {
 
     /// The sizes of a sequence's context, in tokens, in which llama.cpp computes as in one of `n_ctx`.
     pub fn contexts_like(&self, n_ctx: u32) -> RangeInclusive<u32> {
-        /// llama.cpp rounds a context up to a multiple of this (`GGML_PAD` in `llama-context.cpp`).
-        const PADDING: u32 = 256;
+        const PADDING: u32 = CacheSizes::PADDING;
         match self.long_rope_above {
             None => 0..=u32::MAX,
             Some(above) if n_ctx.div_ceil(PADDING).saturating_mul(PADDING) > above => {
@@ -348,6 +347,14 @@ pub trait Model: Vocabulary + Exchange {
     /// # Errors
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
+
+    /// Returns the bytes of the cache of a context of one sequence, by the number of its tokens, with these
+    /// types of cache, as llama.cpp's programs allocate it unless told otherwise: a layer with a sliding window keeps no
+    /// more than the window and a physical batch of 512 tokens. No such context is allocated.
+    ///
+    /// # Errors
+    /// A file that cannot be read again, or types that do not go with the model.
+    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError>;
 
     /// Decodes windows in a context of its own, in calls of one physical batch, and returns what the nodes
     /// of its graphs hold at these positions of each window, in the order in which they are computed. A

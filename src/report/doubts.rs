@@ -1,6 +1,7 @@
 //! Doubts: the warnings that the numbers of a result give reason for, or of several side by side.
 
 use super::comparison::ComparedModel;
+use super::layout::list;
 use super::number::{count_of, kld, left_out, percent, printable};
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
@@ -57,6 +58,17 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     }
     doubts.extend(high_perplexity(summary, of_prompts));
     doubts
+}
+
+/// The warning that the memory of some models at a context of `n_tokens` is not known.
+pub fn unknown_caches(models: &[ComparedModel], n_tokens: u64) -> Option<Warning> {
+    let unknown = models.iter().filter(|model| model.memory.is_none());
+    let names = list(unknown.map(|of| printable(&of.label)).collect());
+    let message = format!(
+        "{names}: no size at {}, because the sidecar does not record the sizes of the KV cache: evaluate again with --force",
+        count_of(n_tokens, "token")
+    );
+    Some(Warning::new("unknown_cache", message)).filter(|_| !names.is_empty())
 }
 
 /// The warnings that models of a comparison deserve; those that all models share are given once.

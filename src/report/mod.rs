@@ -31,15 +31,17 @@ mod warning;
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
 pub use doubts::{
     doubts_of_model, doubts_of_models, empty_groups, faulty_rows, few_windows, left_out_tokens,
+    unknown_caches,
 };
 pub use info::{
     COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo,
     Verification, Verified, WeightError, info_text, planned_lines, prompts_text, verified_text,
 };
 pub use result::{
-    DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable,
-    PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo, TokenColumns,
-    TopToken, Versions, WorstText, WorstToken, json_text, notable_core_wait, unit, without_part,
+    ContextMemory, DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult,
+    NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
+    TokenColumns, TopToken, Versions, WorstText, WorstToken, json_text, notable_core_wait, unit,
+    without_part,
 };
 pub use text::{model_line, text_report};
 pub use warning::Warning;

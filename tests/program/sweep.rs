@@ -66,6 +66,40 @@ fn each_cell_is_the_evaluation_of_its_types() {
 }
 
 #[test]
+fn a_sweep_is_judged_by_its_caches_and_at_a_context() {
+    let session = Session::with_reference("");
+    let run = session.ok(&format!("{SWEEP} -q"));
+    run.prints(&[
+        "cache: that of the KV cache for 1,000 tokens",
+        "KiB smaller for 1,000 tokens",
+    ]);
+    // 1,024 tokens, and 32,768.
+    let json = session.json("report . -q --for-context 32768");
+    assert_eq!(json["for_context"], 32_768);
+    let file = json["models"][0]["model"]["file_bytes"].as_u64().unwrap();
+    for model in json["models"].as_array().unwrap() {
+        let types = [&model["set_up"]["type_k"], &model["set_up"]["type_v"]];
+        let [k, v] = types.map(|of| of.as_str().unwrap());
+        let memory = json!({
+            "context": 32_768, "weights": file, "kv_cache": 128 * bytes((k, v))
+        });
+        assert_eq!(model["memory"], memory);
+    }
+    let text = session.ok("report . -q --for-context 32768").stdout;
+    assert!(text.contains("with a cache for 32,768 tokens"), "{text}");
+    let one = session.ok(&format!("report {} -q --for-context 1000", name(CELLS[0])));
+    one.prints(&[
+        "memory",
+        "for 1,000 tokens: weights 1.22 MiB, KV cache 1.50 MiB",
+    ]);
+    let again = session.ok("-m @q4 -r ref.gz --force --for-context 2000 -q --label a");
+    again.prints(&["for 2,000 tokens: weights 1.22 MiB, KV cache 3.00 MiB"]);
+    session
+        .ends("report . --for-context 0", 2)
+        .warns(&["--for-context"]);
+}
+
+#[test]
 fn a_sweep_is_resumed_and_comes_in_parts() {
     let session = Session::with_reference("");
     session.ok(&format!("{SWEEP} -q"));

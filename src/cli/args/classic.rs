@@ -206,4 +206,10 @@ pub struct EvaluateArgs {
         value_parser = swept_values, conflicts_with_all = ["type_k", "type_v"]
     )]
     pub sweep: Vec<SweptValues>,
+
+    /// Size models by weights and KV cache together, with a context of N tokens
+    ///
+    /// The Pareto front is then that of the memory which each takes at your context.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub for_context: Option<u64>,
 }

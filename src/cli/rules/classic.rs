@@ -248,6 +248,7 @@ fn evaluate(
     let sweep = Sweep::new(&args.evaluate.sweep, args.run.model.is_dequantized)?;
     let mut results = args.results;
     results.part = args.shard;
+    results.for_context = args.evaluate.for_context;
     results.existing = Existing::asked(args.force, Some(args.resume));
     results.reference = reference.path().to_owned();
     check_results(&mut results, &models, &sweep, inputs)?;

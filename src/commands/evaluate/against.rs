@@ -266,7 +266,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             weights.announce(&options, n_windows, facts, watch);
         }
         let mut backend = backend_identity(self.engine, model, &options)?;
-        backend.kv_cache_bytes = begun.and_then(|begun| begun.kv_cache_bytes);
+        backend.kv_cache_bytes = begun.as_ref().and_then(|begun| begun.kv_cache_bytes);
+        backend.kv_cache_sizes = begun.and_then(|begun| begun.kv_cache_sizes);
         if let Some(mut there) = about.backend.clone() {
             if subject.cache.is_some() {
                 // Nobody who sweeps the types needs a warning that they differ.
@@ -305,6 +306,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         {
             let context = model.decoder(options)?;
             backend.kv_cache_bytes = Some(context.cache_bytes());
+            // The evaluation does not need them.
+            backend.kv_cache_sizes = model.cache_sizes(options).ok();
             *locked(&first) = Some(context);
         }
         reference.set_bos(model.facts().bos());

@@ -63,6 +63,7 @@ impl HeldSidecar {
             here.threads = there.threads;
             // Earlier versions did not record it.
             here.kv_cache_bytes = there.kv_cache_bytes;
+            here.kv_cache_sizes.clone_from(&there.kv_cache_sizes);
             // Earlier versions recorded a batch without these: they decoded one window a call.
             for backend in [here, there] {
                 let is_known = backend.n_batch.is_some();

@@ -24,8 +24,8 @@ use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Vocabulary;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DivergentToken, Interrupted, ModelReport, NotAvailable, PromptReport, TimingInfo, TokenColumns,
-    Warning, doubts_of_model, judge,
+    DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
+    TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::RowPair;
 use crate::stats::llama_perplexity::MIN_TOKENS;
@@ -354,7 +354,17 @@ impl Evaluation<'_> {
         if let Some(until) = &mut row.model.until {
             until.of = n_windows;
         }
+        if let Some(n) = self.settings.for_context {
+            row.add_memory(n);
+        }
         Ok(row)
+    }
+
+    /// What the files lack for numbers that would be in the report of `result`.
+    fn not_available(&self, result: &ModelResult) -> Vec<NotAvailable> {
+        let lacks_memory = self.settings.for_context.is_some() && result.memory.is_none();
+        let memory = lacks_memory.then_some(NotAvailable::WITHOUT_CACHE_SIZES);
+        self.not_available.iter().cloned().chain(memory).collect()
     }
 
     /// Makes the report of a result, whose conditions are about its numbers.
@@ -388,7 +398,7 @@ impl Evaluation<'_> {
                 let (confidence, rule) = (settings.confidence, settings.clusters);
                 self.measures.summarise(records, metrics, confidence, rule)
             }),
-            not_available: self.not_available.clone(),
+            not_available: self.not_available(&result),
             result,
             ..ModelReport::default()
         };

@@ -147,6 +147,7 @@ pub fn evaluate_each(
     let (watch, several) = (queue.watch, queue.n > 1);
     let mut labels = Vec::new();
     let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
+    comparer.for_context = settings.for_context;
     let mut waiting = std::mem::take(&mut queue.usable).into_iter();
     queue.report.reference = reference;
     queue.report.complete = waiting.len() == 0;

@@ -21,8 +21,8 @@ use crate::report::check::Floor;
 use crate::report::comparison::{Comparison, InDepth, InDepthToken, NotCompared, PairKind};
 use crate::report::{Verdict, Warning, judge, judge_pair};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run, SpanRatio,
-    TokenTable,
+    ClusterRule, Clustering, Clusters, Confidence, Paired, PairedComparison, PairedToken, Run,
+    SpanRatio, TokenTable,
 };
 use crate::whole_file::read_json;
 use comparable::tell_apart;
@@ -74,6 +74,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let (stored, mut unusable) = stored_evaluations(&files);
     not_compared.append(&mut unusable);
     let mut comparer = Comparer::new(settings.confidence, settings.cluster, settings.near);
+    comparer.for_context = settings.for_context;
     not_compared.append(&mut comparer.add(stored, settings.pair, watch)?);
     if comparer.rows.is_empty() {
         match not_compared.as_slice() {
@@ -127,6 +128,9 @@ pub struct Comparer {
     rule: ClusterRule,
     /// A model whose KLD is at most this many times the best's counts as equally near.
     near: f64,
+    /// The tokens of the context for which weights and cache are compared by size together; `None` without
+    /// such a context.
+    pub for_context: Option<u64>,
     /// The rows, in the order of their models.
     pub rows: Vec<EvaluationRow>,
 }
@@ -141,6 +145,7 @@ impl Comparer {
             confidence,
             rule,
             near,
+            for_context: None,
             rows: Vec::new(),
         }
     }
@@ -179,7 +184,12 @@ impl Comparer {
                 match measured {
                     Err(why) => unreadable.push(why),
                     Ok(row) if !with_copies && self.rows.iter().any(|of| of.is_copy_of(&row)) => {}
-                    Ok(row) => self.rows.push(row),
+                    Ok(mut row) => {
+                        if let Some(n) = self.for_context {
+                            row.add_memory(n);
+                        }
+                        self.rows.push(row);
+                    }
                 }
             }
             watch.check()?;
@@ -210,7 +220,7 @@ impl Comparer {
             }
         }
         let clusters = tokens.as_ref().map(|(_, clusters)| clusters.clustering);
-        let ranking = Ranking::new(self.alike().collect(), confidence, self.near, clusters);
+        let ranking = self.ranking(self.alike().collect(), clusters);
         let compared = match &tokens {
             Some(tokens) => self.compare_pairs(&ranking, tokens, watch)?,
             None => Vec::new(),
@@ -222,6 +232,14 @@ impl Comparer {
         });
         comparison.not_compared = not_compared.collect();
         Ok(comparison)
+    }
+
+    fn ranking<'r>(
+        &self,
+        rows: Vec<&'r EvaluationRow>,
+        clusters: Option<Clustering>,
+    ) -> Ranking<'r> {
+        Ranking::new(rows, self.confidence, self.near, self.for_context, clusters)
     }
 
     /// The rows that can be compared.
@@ -299,7 +317,7 @@ impl Comparer {
     /// The rows side by side, without comparing them, and a warning that states why.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
         let rows = self.rows.iter().collect();
-        let ranking = Ranking::new(rows, self.confidence, self.near, None);
+        let ranking = self.ranking(rows, None);
         let mut comparison = ranking.finished(Vec::new());
         let message = format!("no ratios on the same tokens: {why}");
         comparison.warnings.push(Warning::new("unpaired", message));

@@ -12,8 +12,8 @@ use super::row::EvaluationRow;
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, PairKind, RatioToBest, Sizes,
 };
-use crate::report::doubts_of_models;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
+use crate::report::{doubts_of_models, unknown_caches};
 use crate::stats::{Clustering, Confidence, Paired, Ratio, SpanRatio, holm};
 
 /// Evaluations by rising mean KLD, and by size where that is equal. Those that leave out more tokens come last.
@@ -50,6 +50,7 @@ impl<'r> Ranking<'r> {
         mut rows: Vec<&'r EvaluationRow>,
         confidence: Confidence,
         near: f64,
+        for_context: Option<u64>,
         clusters: Option<Clustering>,
     ) -> Self {
         let reference = rows
@@ -59,7 +60,7 @@ impl<'r> Ranking<'r> {
         // The mean of an incomplete row lacks its worst tokens, and cannot be ranked.
         let is_incomplete =
             |row: &EvaluationRow| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
-        let sizes = Sizes::of(rows.iter().map(|row| &row.model.set_up));
+        let sizes = Sizes::of(rows.iter().map(|row| &row.model), for_context);
         let size = |row: &EvaluationRow| sizes.of_model(&row.model);
         rows.sort_by(|one, other| {
             let mean = |row: &EvaluationRow| {
@@ -85,6 +86,7 @@ impl<'r> Ranking<'r> {
             reference: reference.unwrap_or_default(),
             confidence,
             near,
+            for_context,
             clusters,
             models: models.collect(),
             ..Comparison::default()
@@ -92,6 +94,8 @@ impl<'r> Ranking<'r> {
         make_distinct(&mut comparison.models);
         let of_prompts = comparison.reference.prompts;
         comparison.warnings = doubts_of_models(&comparison.models, of_prompts);
+        let unknown = for_context.and_then(|n| unknown_caches(&comparison.models, n));
+        comparison.warnings.extend(unknown);
         Self {
             sizes: rows.iter().map(|row| size(row)).collect(),
             rows,

@@ -7,7 +7,7 @@ use kl_formats::{BackendIdentity, ModelIdentity, SidecarHeader, TokenRecord, Tok
 
 use crate::commands::parts::StoredEvaluation;
 use crate::report::comparison::ComparedModel;
-use crate::report::{ModelInfo, ModelResult, WorstText, WorstToken};
+use crate::report::{ContextMemory, ModelInfo, ModelResult, WorstText, WorstToken};
 use crate::stats::{
     ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Run,
     TokenTable, WindowSums, usable_kld,
@@ -128,6 +128,12 @@ impl EvaluationRow {
         self.model.summary = again.model.result.summary;
         self.model.breakdown = again.model.result.breakdown;
         Ok(())
+    }
+
+    /// Adds the memory that the model takes with a context of `n_tokens`, if that is known.
+    pub fn add_memory(&mut self, n_tokens: u64) {
+        let memory = ContextMemory::of(&self.model.model, &self.model.set_up, n_tokens);
+        self.model.memory = memory;
     }
 
     fn check(&self, hash: u64) -> Result<()> {

@@ -132,9 +132,14 @@ fn written(sidecars: &[MadeUp]) -> TempDir {
 }
 
 fn reported_near(sidecars: &[MadeUp], near: f64) -> Comparison {
+    reported_with(sidecars, &["--near", &near.to_string()])
+}
+
+fn reported_with(sidecars: &[MadeUp], flags: &[&str]) -> Comparison {
     let folder = written(sidecars);
-    let (folder, near) = (folder.path().to_str().unwrap(), near.to_string());
-    let settings: ReportSettings = parsed(&[folder, "--near", &near]);
+    let mut arguments = vec![folder.path().to_str().unwrap()];
+    arguments.extend(flags);
+    let settings: ReportSettings = parsed(&arguments);
     let Reported::Comparison(comparison) = super::report(&settings, &()).unwrap() else {
         unreachable!()
     };
@@ -340,6 +345,61 @@ fn a_smaller_cache_is_a_reason_to_be_farther() {
         let fronts = Vec::from_iter(of.models.iter().map(|model| (&*model.label, model.pareto)));
         assert_eq!(fronts, [("near", true), ("far", is_on_front)], "{bytes:?}");
     }
+}
+
+/// Runs of a file of 278 MiB, with the bytes of their caches for each token, and their mean KLDs.
+fn sweep() -> Vec<MadeUp> {
+    let runs = [
+        ("k_f16-v_f16", 12_288, 0.010),
+        ("k_q8_0-v_f16", 9408, 0.0113),
+        ("k_q8_0-v_q8_0", 6528, 0.013),
+        ("k_q4_0-v_q4_0", 3456, 0.24),
+    ];
+    let made_up = runs.map(|(label, per_token, mean)| {
+        let (mut header, records) = made_up(label, 278 << 20, mean, 0.1);
+        let mut backend = kl_formats::BackendIdentity::default();
+        let points = [256, 512].map(|n| (n, n * per_token));
+        backend.kv_cache_sizes = Some(kl_formats::CacheSizes(points.to_vec()));
+        (backend.type_k, backend.type_v) = (Some("f16".to_owned()), Some(label.to_owned()));
+        backend.kv_cache_bytes = Some(512 * per_token);
+        header.backend = Some(backend);
+        if let Some(model) = &mut header.model {
+            model.metadata_sha256 = Some("one file".to_owned());
+        }
+        (header, records)
+    });
+    made_up.to_vec()
+}
+
+/// Beside the file, none of the caches would be 1 % smaller but the last.
+#[test]
+fn a_sweep_is_judged_by_its_caches() {
+    let of = reported(&sweep());
+    let front = of.models.iter().filter(|model| model.pareto);
+    assert_eq!(front.count(), 4);
+    insta::assert_snapshot!(said(&of), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 2.81 MiB smaller for 1,000 tokens.");
+    insta::assert_snapshot!(of.text(FULL));
+}
+
+#[test]
+fn at_a_context_weights_and_cache_are_compared_together() {
+    let mut runs = sweep();
+    let of = reported_with(&runs, &["--for-context", "32768"]);
+    insta::assert_snapshot!(said(&of), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 90.00 MiB smaller with a cache for 32,768 tokens.");
+    let memory = of.models[1].memory.unwrap();
+    assert_eq!(
+        (memory.weights, memory.kv_cache),
+        (278 << 20, 32_768 * 9408)
+    );
+    // A sidecar of an earlier kl.
+    if let Some(backend) = &mut runs[1].0.backend {
+        backend.kv_cache_sizes = None;
+    }
+    let of = reported_with(&runs, &["--for-context", "32768"]);
+    let earlier = &of.models[1];
+    assert!(earlier.memory.is_none() && !earlier.pareto);
+    let warned = of.warnings.iter().any(|of| of.kind() == "unknown_cache");
+    assert!(warned, "{:?}", of.warnings);
 }
 
 /// Of two equal models neither dominates the other.

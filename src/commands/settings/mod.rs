@@ -201,6 +201,13 @@ pub struct ReportSettings {
     #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
     pub near: f64,
 
+    /// Size models by weights and KV cache together, with a context of N tokens
+    ///
+    /// The Pareto front is then that of the memory which each takes at your context. For sidecars that
+    /// record the sizes of the cache.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub for_context: Option<u64>,
+
     /// JSON of kl check, whose floor is drawn: what rounding alone does to the set-up
     #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "pair")]
     pub floor: Option<PathBuf>,
@@ -432,6 +439,11 @@ pub struct ResultSettings {
     /// The part of the windows to evaluate; `None`: all.
     #[arg(skip)]
     pub part: Option<Part>,
+
+    /// The tokens of the context for which models are compared by the size of their weights and KV cache
+    /// together; `None` without one.
+    #[arg(skip)]
+    pub for_context: Option<u64>,
 
     /// The reference, after which per-token files are named.
     #[arg(skip)]

@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
+use kl_formats::{CacheSizes, Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Blueprint, ContextOptions, DequantizedCopy, Device, DeviceKind, Engine, EngineError,
-    FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions,
-    Nodes, Quantization, TracedNode, Vocabulary,
+    Blueprint, ContextOptions, Decoder as _, DequantizedCopy, Device, DeviceKind, Engine,
+    EngineError, FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts,
+    ModelOptions, Nodes, Quantization, TracedNode, Vocabulary,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -287,6 +287,20 @@ impl Model for FakeModel {
         decoder.perturbation = Arc::clone(&self.perturbation);
         decoder.moved = self.engine.moved(&self.facts.options, options);
         Ok(decoder)
+    }
+
+    /// In proportion to the tokens.
+    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError> {
+        let mut sizes = CacheSizes::default();
+        for n_ctx in [256, 512] {
+            let options = ContextOptions {
+                n_ctx,
+                ..options.clone()
+            };
+            let bytes = self.decoder(&options)?.cache_bytes();
+            sizes.0.push((n_ctx.into(), bytes));
+        }
+        Ok(sizes)
     }
 
     fn trace(

@@ -20,6 +20,7 @@
 mod backends;
 #[cfg(unix)]
 mod bus_error;
+mod cache_sizes;
 mod context;
 mod decoder;
 mod dequantize;

@@ -9,7 +9,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Calls, Float, HeadCheck, HeadTensor, ModelIdentity, States, WindowSpec};
+use kl_formats::{
+    CacheSizes, Calls, Float, HeadCheck, HeadTensor, ModelIdentity, States, WindowSpec,
+};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -18,6 +20,7 @@ use llama_cpp_sys_2 as sys;
 use super::backends::TURN;
 #[cfg(unix)]
 use super::bus_error::Mapped;
+use super::cache_sizes::cache_sizes;
 use super::context::{Context, Contexts};
 use super::dequantize;
 use super::device::{GgmlDevice, names};
@@ -129,6 +132,24 @@ impl Model for LlamaCppModel<'_> {
             tap,
             company: None,
         })
+    }
+
+    /// Contexts of a model without weights take no memory, and show how much they would take. It is not kept, as
+    /// a large vocabulary takes some.
+    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError> {
+        let path = &self.facts.path;
+        let without_weights = ModelOptions {
+            is_without_weights: true,
+            ..ModelOptions::default()
+        };
+        let (model, _) = open(
+            path,
+            &self.header,
+            &ModelParams::new(path, &without_weights, &[])?,
+        )?;
+        self.files.check_same(IN_USE)?;
+        let sizes = cache_sizes(&model, options);
+        sizes.map_err(|why| self.fault(format!("llama.cpp could not size its KV cache: {why}")))
     }
 
     fn trace(

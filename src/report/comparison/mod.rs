@@ -6,10 +6,10 @@ mod in_depth;
 mod markdown;
 mod rounding;
 mod sentence;
+mod sizes;
 pub(super) mod tables;
 mod text;
 
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
@@ -37,6 +37,7 @@ const AT_FLOOR: f64 = 2.0;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthToken};
+pub use sizes::Sizes;
 
 pub use tables::clusters as clusters_text;
 
@@ -56,6 +57,10 @@ pub struct Comparison {
     pub clusters: Option<Clustering>,
     /// The bound below which a ratio to the best makes no difference.
     pub near: f64,
+    /// The tokens of the context for which models are compared by the size of their weights and their cache; absent
+    /// unless the user names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_context: Option<u64>,
     /// The effect of rounding alone on the set-up, from `kl check`; null if that is not given.
     pub floor: Option<Floor>,
     /// The models, by ascending mean KLD; those without any come last.
@@ -132,7 +137,7 @@ impl Comparison {
 
     /// The sizes by which the models are compared.
     pub(super) fn sizes(&self) -> Sizes {
-        Sizes::of(self.models.iter().map(|model| &model.set_up))
+        Sizes::of(self.models.iter(), self.for_context)
     }
 
     /// The unit that suits the models' sizes.
@@ -340,8 +345,10 @@ pub struct ComparedModel {
     /// the best is at most the bound `near`, or both are as near to the reference as can be measured. True
     /// for the best itself, false for what is not ranked.
     pub is_as_near: bool,
-    /// True if no other model is at most as large and at most as far from the reference. KV caches count
-    /// as part of the size where they differ and the size of each is recorded. False for what is not ranked, and where the size is not known.
+    /// True if no other model is at most as large and at most as far from the reference. Where KV caches
+    /// differ and the size of each is recorded, they count as part of the size; among runs of one file they
+    /// are the size. With `for_context` the size is that of `memory`. False for what is not ranked, and where
+    /// the size is not known.
     pub pareto: bool,
     /// True if the nearest model of at most its size is nearer than this one, after Holm's adjustment for the
     /// number of models: leaving this one out costs nothing.
@@ -435,40 +442,6 @@ pub struct ComparedPair {
     pub paired: Paired,
 }
 
-/// The sizes of a comparison's models: those of their files, and of their KV caches too where these
-/// differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    pub has_caches: bool,
-}
-
-impl Sizes {
-    /// Chooses the sizes by which models of these set-ups are compared. KV caches count only if the size of
-    /// each is recorded, and is that of as many windows.
-    pub fn of<'s>(set_ups: impl Iterator<Item = &'s BackendIdentity> + Clone) -> Self {
-        let caches: BTreeSet<_> = set_ups.clone().map(|of| of.kv_cache_bytes).collect();
-        let n_seqs: BTreeSet<_> = set_ups.map(|of| of.n_seq.unwrap_or(1)).collect();
-        Self {
-            has_caches: caches.len() > 1 && !caches.contains(&None) && n_seqs.len() == 1,
-        }
-    }
-
-    /// The bytes of a model; `None` where its file's size is not known.
-    pub fn of_model(self, model: &ComparedModel) -> Option<u64> {
-        let cache = model.set_up.kv_cache_bytes.filter(|_| self.has_caches);
-        let file = model.model.shown_bytes()?;
-        Some(file.saturating_add(cache.unwrap_or(0)))
-    }
-
-    /// The bytes that a smaller model saves; `None` for less than 1 % of the larger one's, for which
-    /// nobody would choose it.
-    pub fn saved(self, larger: &ComparedModel, smaller: &ComparedModel) -> Option<u64> {
-        let size = self.of_model(larger)?;
-        let saved = size.checked_sub(self.of_model(smaller)?)?;
-        (saved > 0 && saved.saturating_mul(100) >= size).then_some(saved)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -531,27 +504,6 @@ mod tests {
             "part 1 is missing beside a.kls"
         );
         assert_eq!(why("a.kls.partial: x"), "a.kls.partial: x");
-    }
-
-    #[test]
-    fn caches_count_where_they_can_be_compared_and_differ() {
-        let mut models = sample::comparison().models;
-        models.truncate(2);
-        models[1].model = models[0].model.clone();
-        let file = models[0].model.shown_bytes().unwrap();
-        let mut more = |caches: [Option<u64>; 2], n_seq: Option<u32>| {
-            for (model, bytes) in models.iter_mut().zip(caches) {
-                model.set_up.kv_cache_bytes = bytes;
-            }
-            models[1].set_up.n_seq = n_seq;
-            let sizes = Sizes::of(models.iter().map(|model| &model.set_up));
-            [0, 1].map(|i| sizes.of_model(&models[i]).unwrap() - file)
-        };
-        assert_eq!(more([Some(5), Some(7)], None), [5, 7]);
-        assert_eq!(more([Some(5), Some(7)], Some(1)), [5, 7]);
-        assert_eq!(more([Some(5), Some(7)], Some(4)), [0, 0]);
-        assert_eq!(more([Some(5), Some(5)], None), [0, 0]);
-        assert_eq!(more([Some(5), None], None), [0, 0]);
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Ranked<'_> {
     /// Says what a smaller model than the nearest costs; `None` where sizes are not known.
     fn smaller(&self) -> Option<String> {
         let (sizes, name) = (self.comparison.sizes(), self.name);
-        let best_size = sizes.of_model(self.best)?;
+        let (best_size, context) = (sizes.of_model(self.best)?, sizes.context());
         let on_front = self.others.iter().filter(|model| model.pareto);
         let smaller = on_front.filter_map(|model| Some((*model, sizes.saved(self.best, model)?)));
         let as_near = smaller.clone().filter(|(model, _)| model.is_as_near);
@@ -199,7 +199,7 @@ impl Ranked<'_> {
             let far = at_most.map(|upper| format!("at most {upper} times as far, and "));
             let (which, far, saved) = (name(model), far.unwrap_or_default(), bytes(saved));
             return Some(format!(
-                "{which} is as near as makes no difference: {far}{saved} smaller."
+                "{which} is as near as makes no difference: {far}{saved} smaller{context}."
             ));
         }
         let Some((model, saved)) = smaller.min_by_key(|(_, saved)| *saved) else {
@@ -207,14 +207,16 @@ impl Ranked<'_> {
             let sizes = self.others.iter().map(|model| sizes.of_model(model));
             let smallest = sizes.collect::<Option<Vec<u64>>>()?.into_iter().min();
             return Some(if smallest.is_some_and(|size| size <= best_size) {
-                "No other is even 1 % smaller.".to_owned()
+                format!("No other is even 1 % smaller{context}.")
             } else {
                 format!("{} is also the smallest.", name(self.best))
             });
         };
         let (which, saved) = (name(model), bytes(saved));
         if model.is_near_best() {
-            return Some(format!("The next smaller, {which}, saves {saved}."));
+            return Some(format!(
+                "The next smaller, {which}, saves {saved}{context}."
+            ));
         }
         let of = model.ratio_to_best.map(|to_best| to_best.ratio);
         let far = match of.filter(|of| of.value.is_finite()) {
@@ -225,16 +227,16 @@ impl Ranked<'_> {
             ),
         };
         Some(format!(
-            "The next smaller, {which}, {far}, and is {saved} smaller."
+            "The next smaller, {which}, {far}, and is {saved} smaller{context}."
         ))
     }
 
     /// Says which models can be left out, since another is no larger and no farther: by more than chance,
     /// or on this text alone. Copies are said to be such already.
     fn left_out(&self) -> Vec<String> {
-        let models = self.others.iter().copied();
+        let (models, sizes) = (self.others.iter().copied(), self.comparison.sizes());
         let left_out = models.filter(|model| {
-            model.model.shown_bytes().is_some() && !model.pareto && model.same_as.is_none()
+            sizes.of_model(model).is_some() && !model.pareto && model.same_as.is_none()
         });
         let (told, may_be_chance): (Vec<_>, Vec<_>) = left_out.partition(|of| of.is_dominated);
         let mut said = Vec::new();

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use super::rounding::{ROUNDED, ROUNDED_LEGEND};
+use super::sizes::Caches;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::identical_output::{left_out, same_to};
 use crate::report::layout::{View, WIDTH};
@@ -136,7 +137,7 @@ impl Comparison {
         let (unit, sizes, interval) = (self.size_unit(), self.sizes(), &self.interval_title());
         // The runs of one model need the space for their names.
         let first = self.models.first().and_then(|first| first.model.bpw);
-        let shows_bpw = !sizes.has_caches || self.models.iter().any(|of| of.model.bpw != first);
+        let shows_bpw = !sizes.has_caches() || self.models.iter().any(|of| of.model.bpw != first);
         let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
         let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
         let mut n_candidates = 0;
@@ -160,7 +161,7 @@ impl Comparison {
                 }
             })
             .left("\nmodel", |m| name(&m.label))
-            .number("size\n", size, two_decimals)
+            .number(format!("{}\n", sizes.word()), size, two_decimals)
             .unit(unit.symbol)
             .number("\nBPW", |m| m.model.bpw, two_decimals)
             .shown_if(shows_bpw)
@@ -186,7 +187,9 @@ impl Comparison {
         let has_alone = self.models.iter().any(|model| model.is_weights_alone);
         let alone = "the weights alone, dequantized: without rounding in kernels, not ranked";
         let has_rounded = self.models.iter().any(|of| self.may_be_rounding(of));
-        let sizes = "that of the file and of the KV cache";
+        let sizes = self.sizes();
+        let size = format!("{}:", sizes.word());
+        let explained = sizes.explained().map(|of| format!("that of {of}"));
         let legends = [
             (marked(NEAR_BEST), NEAR_BEST, near_best),
             (marked(SAME), SAME, same),
@@ -194,7 +197,11 @@ impl Comparison {
             (has_floor, NOISE, noise),
             (has_alone, WEIGHTS_ALONE, alone),
             (has_rounded, ROUNDED, ROUNDED_LEGEND),
-            (self.sizes().has_caches, "size:", sizes),
+            (
+                sizes.has_caches(),
+                &size,
+                explained.as_deref().unwrap_or_default(),
+            ),
         ];
         let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
         let explained = occurring.map(|(_, mark, what)| format!("{mark} {what}"));
@@ -355,19 +362,26 @@ impl Comparison {
     /// The tables of KV caches, one for each model that was run with several.
     pub(super) fn caches_tables(&self) -> Vec<Table<&ComparedModel>> {
         let (interval, best) = (&self.interval_title(), self.best().map(|best| &best.label));
-        let size = |m: &ComparedModel| m.set_up.kv_cache_bytes.map(|bytes| bytes as f64);
-        let tables = self.caches().into_iter().map(|runs| {
+        let tables = self.caches().into_iter().map(|(caches, runs)| {
+            let size = |m: &ComparedModel| caches.of_model(m).map(|bytes| bytes as f64);
             let first = runs.first();
             let label = first.map(|first| printable(first.model.default_label()));
-            let largest = first.and_then(|first| first.set_up.kv_cache_bytes);
+            let largest = first.and_then(|first| caches.of_model(first));
             let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
+            let sizes = runs.iter().filter_map(|m| m.set_up.kv_cache_sizes.as_ref());
+            let bends = sizes.clone().any(|sizes| !sizes.are_in_proportion());
+            let note = "What a sliding window or a recurrent layer keeps does not grow with the context: \
+                        --for-context N shows the caches of N tokens.";
+            let note = Some(note).filter(|_| bends && self.for_context.is_none());
             let is_usual = |m: &&&ComparedModel| cache_types(m) == Some([USUAL_CACHE; 2]);
             let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
             let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
             let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
             let name = label.unwrap_or_default();
             let share = format!("share of\n{USUAL_CACHE}");
-            Table::new(format!("KV caches of {name}, the largest first"), runs)
+            let for_tokens = caches.for_tokens();
+            let title = format!("KV caches of {name}{for_tokens}, the largest first");
+            Table::new(title, runs)
                 .gap(2)
                 .left("  K", |m| format!("  {}", types(m)[0]))
                 .left("V", |m| types(m)[1].clone())
@@ -383,13 +397,15 @@ impl Comparison {
                 .interval(interval.as_str(), |m| times(m).map(estimate), ratio)
                 .number("same\ntop", |m| m.same_top(), points)
                 .unit("%")
+                .notes(note.map(str::to_owned))
         });
         tables.collect()
     }
 
-    /// The runs of each model that was run with several types of the KV cache, the largest cache first. Of
-    /// runs with the same types, the first counts; one whose size is not recorded is left out.
-    fn caches(&self) -> Vec<Vec<&ComparedModel>> {
+    /// The runs of each model that was run with several types of the KV cache, the largest cache first, and the
+    /// caches whose sizes they have. Of runs with the same types, the first counts; one whose size is not
+    /// recorded is left out.
+    fn caches(&self) -> Vec<(Caches, Vec<&ComparedModel>)> {
         let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
         for model in &self.models {
             let types = cache_types(model);
@@ -404,16 +420,20 @@ impl Comparison {
             }
         }
         of_models.retain(|runs| runs.len() > 1);
-        for runs in &mut of_models {
+        let of_each = of_models.into_iter().map(|mut runs| {
+            let known = Caches::known(runs.iter().copied(), self.for_context);
+            let caches = known.unwrap_or(Caches::Measured);
             // Of equally large ones, the nearest comes first, as they are sorted already.
-            runs.sort_by_key(|run| Reverse(run.set_up.kv_cache_bytes));
-        }
-        of_models
+            runs.sort_by_key(|run| Reverse(caches.of_model(run)));
+            (caches, runs)
+        });
+        of_each.collect()
     }
 
     /// True if the tables of KV caches have every model.
     pub(super) fn all_are_in_tables_of_caches(&self) -> bool {
-        self.caches().iter().map(Vec::len).sum::<usize>() == self.models.len()
+        let n_runs: usize = self.caches().iter().map(|(_, runs)| runs.len()).sum();
+        n_runs == self.models.len()
     }
 
     /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
@@ -644,7 +664,12 @@ mod tests {
         twice.label = "again".to_owned();
         of.models.push(twice);
         assert_eq!(caches_text(&of), caches_text(&whole));
-        let n_rows = |of: &Comparison| of.caches().iter().map(Vec::len).sum::<usize>();
+        let n_rows = |of: &Comparison| {
+            of.caches()
+                .iter()
+                .map(|(_, runs)| runs.len())
+                .sum::<usize>()
+        };
         of.models.pop();
         of.models[0].set_up.kv_cache_bytes = None;
         assert_eq!(n_rows(&of) + 1, n_rows(&whole));

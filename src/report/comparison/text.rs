@@ -5,7 +5,7 @@ use super::{ComparedModel, Comparison};
 use crate::report::layout::{Sheet, View, hanging, list, wrapped};
 use crate::report::names::Names;
 use crate::report::number::{count, count_of, printable, short_percent};
-use crate::report::result::{ModelReport, WorstToken};
+use crate::report::result::{ModelReport, NotAvailable, WorstToken};
 use crate::report::table::Table;
 use crate::report::text_report;
 
@@ -18,12 +18,19 @@ impl Comparison {
         };
         let report = ModelReport {
             max_at_text: max_at_text(model),
+            not_available: Vec::from_iter(self.without_memory(model)),
             result: model.result.clone(),
             set_up: Some(model.set_up.clone()),
             ..ModelReport::default()
         };
         let text = text_report(&report, &self.reference.info(), view);
         Some(text + &self.not_compared_text())
+    }
+
+    /// Says that a model's memory is not known, where it was asked for.
+    fn without_memory(&self, model: &ComparedModel) -> Option<NotAvailable> {
+        let is_missing = self.for_context.is_some() && model.memory.is_none();
+        is_missing.then_some(NotAvailable::WITHOUT_CACHE_SIZES)
     }
 
     /// Everything that a terminal shows.

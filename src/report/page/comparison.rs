@@ -56,7 +56,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         best => comparison.best().map(|model| Value::from(Serde(model))),
         band => comparison.best().and_then(|model| model.band_in_words()),
         has_sizes => models.iter().any(has_point),
-        has_caches => sizes.has_caches,
+        size => sizes.title(),
+        sizes_explained => sizes.explained(),
         window => reference.unit(),
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
@@ -101,7 +102,7 @@ fn data_of_charts(of: &Comparison, steps: &[FrontStep<'_>], unit: SizeUnit) -> s
     json!({
         "models": of.models, "floors": Vec::from_iter(floors), "unit": unit,
         "sizes": BTreeMap::from_iter(sizes), "drafts": BTreeMap::from_iter(draft_sizes),
-        "window": of.reference.unit(), "few": FEW_TOKENS, "shown": shown(of, steps),
+        "size": size.title(), "window": of.reference.unit(), "few": FEW_TOKENS, "shown": shown(of, steps),
     })
 }
 

@@ -74,6 +74,35 @@ impl ModelInfo {
     }
 }
 
+/// The memory that a model takes with a context of some length.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ContextMemory {
+    /// The tokens of the context.
+    pub context: u64,
+    /// Bytes of the weights: those of the file.
+    pub weights: u64,
+    /// Bytes of the KV cache, and of the states of recurrent layers, as llama.cpp's programs allocate them
+    /// for one sequence.
+    pub kv_cache: u64,
+}
+
+impl ContextMemory {
+    /// The memory of a model in a set-up; `None` where a size is not recorded.
+    pub fn of(model: &ModelInfo, set_up: &BackendIdentity, context: u64) -> Option<Self> {
+        Some(Self {
+            context,
+            weights: model.shown_bytes()?,
+            kv_cache: set_up.kv_cache_sizes.as_ref()?.of_context(context)?,
+        })
+    }
+
+    /// All of its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.kv_cache)
+    }
+}
+
 /// A model, and the numbers that its records give. Every report, table, page and file shows them.
 #[derive(Serialize, Debug, Default, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -92,6 +121,10 @@ pub struct ModelResult {
     /// The number of entries of each row that were compared, counted from the first: the
     /// reference's `n_vocab`, or fewer with `--vocab`.
     pub n_vocab_compared: Option<u32>,
+    /// The memory that it takes with a context as long as the user names; absent without one, and where the
+    /// sidecar does not record the sizes of the cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ContextMemory>,
     /// The end of an evaluation that was to stop at a narrow interval; absent for any other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilInfo>,
@@ -230,6 +263,12 @@ impl NotAvailable {
     pub const WITHOUT_TOKEN_IDS: Self = Self {
         what: "perplexity, change of the actual token's probability, context and next token",
         why: "no file holds token ids",
+    };
+
+    /// The numbers that are missing if the sizes of the KV cache are not recorded.
+    pub const WITHOUT_CACHE_SIZES: Self = Self {
+        what: "memory with --for-context",
+        why: "the sidecar does not record the sizes of the KV cache: evaluate the model again",
     };
 }
 

@@ -84,6 +84,7 @@ pub fn comparison() -> Comparison {
         reference: reference(),
         confidence: Confidence::default(),
         near: NEAR,
+        for_context: None,
         floor: None,
         clusters: Some(clusters),
         models,

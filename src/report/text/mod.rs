@@ -97,6 +97,12 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     } else if report.is_reference_model && weights.is_none() {
         out.line("", "the reference's own model, another KV cache");
     }
+    if let Some(of) = &report.memory {
+        let context = count_of(of.context, "token");
+        let [all, weights, cache] = [of.bytes(), of.weights, of.kv_cache].map(bytes);
+        let parts = format!("weights {weights}, KV cache {cache}");
+        out.line("memory", &format!("{all} for {context}: {parts}"));
+    }
     out.known("reference model", reference.model.as_ref().map(describe));
     if let Some(of_reference) = &reference.states {
         states(out, of_reference);

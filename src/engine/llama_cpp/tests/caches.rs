@@ -1,7 +1,10 @@
 //! The bytes of a context's cache.
 
+use std::fs;
+
 use clap::ValueEnum as _;
 
+use super::super::cache_sizes::cache_bytes as cache_bytes_of_model;
 use super::*;
 use crate::engine::CacheType;
 
@@ -58,4 +61,47 @@ fn layers_of_other_kinds_are_counted_as_they_are() {
             assert_eq!(bytes, 512 * 4 * (3 + 8), "{n_ctx} {types:?}");
         }
     }
+}
+
+/// The sizes that a model without its weights shows are those of contexts that are allocated, for every
+/// architecture of the fixtures: layers that keep all tokens, those with a sliding window, and states.
+#[test]
+fn sizes_of_contexts_are_known_without_allocating_them() {
+    let mut n_windows = 0;
+    let folder = fs::read_dir(fixture("architectures")).unwrap();
+    let files = folder.map(|entry| entry.unwrap().path());
+    for path in files.filter(|path| path.extension() == Some("gguf".as_ref())) {
+        let model = load(&path);
+        for type_k in [CacheType::F16, CacheType::Q8_0] {
+            // Only the types of a run matter.
+            let options = ContextOptions {
+                n_ctx: 32,
+                calls: Calls::new(64, 16),
+                n_seq: 3,
+                threads: THREADS,
+                type_k,
+                ..ContextOptions::default()
+            };
+            let sizes = model.cache_sizes(&options);
+            if model.decoder(&options).is_err() {
+                // Its heads are no blocks of q8_0.
+                assert!(sizes.is_err(), "{}: {type_k}", path.display());
+                continue;
+            }
+            let sizes = sizes.unwrap();
+            n_windows += usize::from(sizes.0.len() == 3);
+            for n_ctx in [1, 300, 600, 1000, 3000] {
+                let allocated = cache_bytes_of_model(&model.inner, &options, n_ctx).unwrap();
+                let found = sizes.of_context(n_ctx.into());
+                assert_eq!(
+                    found,
+                    Some(allocated),
+                    "{}: {type_k} {n_ctx}",
+                    path.display()
+                );
+            }
+        }
+    }
+    // Of gemma2, with both types.
+    assert_eq!(n_windows, 2);
 }

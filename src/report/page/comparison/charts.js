@@ -142,7 +142,7 @@ const charts = withData(page => page.models, {
         return {
             height: 420,
             encoding: {
-                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
+                x: {field: "size", type: "quantitative", title: `${page.size}, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: ",~r", ...fewTicks}},
                 y: {...kldAxis, scale: {...kldAxis.scale, padding: 26}, field: "kld"},
             },
             layer: [
@@ -174,7 +174,7 @@ const charts = withData(page => page.models, {
                     encoding: {
                         fill: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--other)"]}},
                         shape: {field: "kind", scale: {domain: kinds, range: ["diamond", "circle"]}},
-                        tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
+                        tooltip: [label, {field: "size", title: `${page.size}, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
                             {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS}],
                     },
                 }),
