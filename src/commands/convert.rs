@@ -15,7 +15,7 @@ use kl_formats::{
 use super::context::writer;
 use super::finite_rows::FiniteRows;
 use super::observer::{Observer, Watch};
-use super::output::{Existing, NewFile, PartialFile, check_free_space};
+use super::output::{ANOTHER_DISK, Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
@@ -54,7 +54,9 @@ pub fn convert<E: Engine>(
     };
     let rows = open_rows(reference, head, watch)?;
     let size = target.projected_bytes(&about, &windows);
-    check_free_space(output.path(), &settings.output, size)?;
+    check_free_space(output.path(), &settings.output, size, |_| {
+        ANOTHER_DISK.to_owned()
+    })?;
 
     let writer = Writer::create(
         output.writer(0)?,

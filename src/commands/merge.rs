@@ -13,7 +13,9 @@ use kl_formats::{
 };
 
 use super::observer::{Observer, Watch};
-use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
+use super::output::{
+    ANOTHER_DISK, Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path,
+};
 use super::parts::{PartFile, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
 
@@ -58,7 +60,9 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let parts = &settings.parts;
     let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
     let size = lengths.map(|about| about.len()).sum();
-    check_free_space(output.path(), &settings.output, size)?;
+    check_free_space(output.path(), &settings.output, size, |_| {
+        ANOTHER_DISK.to_owned()
+    })?;
     let mut file = output.writer(0)?;
     let n_rows = join(parts, &mut file, output.path(), watch)?;
     Ok((n_rows, output.commit_writer(file)?))

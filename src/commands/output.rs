@@ -410,18 +410,27 @@ pub fn free_space(file: &Path) -> Option<u64> {
     fs4::available_space(folder_of(file)).ok()
 }
 
-/// Refuses a file that cannot fit on its disk.
+/// The advice where a file does not fit on its disk.
+pub const ANOTHER_DISK: &str = "choose another disk";
+
+/// Refuses a file that cannot fit on its disk. `advice` says what to do where so many bytes are free.
 ///
 /// # Errors
 /// If the disk has less than `size` bytes free.
-pub fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
+pub fn check_free_space(
+    partial: &Path,
+    target: &Path,
+    size: u64,
+    advice: impl FnOnce(u64) -> String,
+) -> Result<()> {
     // Where the file system does not report its free space, writing finds out.
     if let Some(free) = free_space(partial).filter(|&free| size > free) {
         bail!(
-            "{}: what is to be written may take {}, but the disk has {} free: choose another disk, or use less of the text",
+            "{}: what is to be written may take {}, but the disk has {} free: {}",
             target.display(),
             bytes(size),
-            bytes(free)
+            bytes(free),
+            advice(free)
         );
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod changed;
 mod check;
+mod default_encoding;
 mod device;
 mod finished;
 mod parts;
@@ -133,6 +134,7 @@ impl Folder {
             },
             output: self.path(name),
             target: target(Kind::Kl, Some(Encoding::F32)),
+            chooses_encoding: false,
             part: None,
             existing: Existing::asked(false, Some(false)),
             run: run(),

@@ -141,25 +141,46 @@ impl Plan {
     /// Cuts a plan of more than `max_rows` rows down to a sample of exactly `max_rows`: windows in
     /// a seeded random order, the last one cut short.
     pub fn limited(mut self, max_rows: Option<u64>) -> Self {
-        let Some(mut left) = max_rows.filter(|&max| max < self.n_rows()) else {
-            return self;
-        };
-        let all = std::mem::take(&mut self.windows);
-        for index in shuffled(all.len(), DEFAULT_SEED) {
-            if let Some(window) = all.get(index).filter(|_| left > 0) {
-                let mut window = window.clone();
-                if left < u64::from(window.n_rows) {
-                    window.n_rows = left as u32;
-                    // The token after the last scored row stays, so that its likelihood is still known.
-                    let scored_end = window.first_scored + window.n_rows;
-                    window.tokens.truncate(scored_end as usize + 1);
-                }
-                left -= u64::from(window.n_rows);
-                self.windows.push(window);
-            }
+        if let Some(max) = max_rows.filter(|&max| max < self.n_rows()) {
+            self.windows = self.sample(max);
+            self.seed = Some(DEFAULT_SEED);
         }
-        self.seed = Some(DEFAULT_SEED);
         self
+    }
+
+    /// The windows of all parts with which this plan would have at most `max_rows` rows: a smaller sample
+    /// begins as a larger one does.
+    fn sample(&self, max_rows: u64) -> Vec<WindowSpec> {
+        let (whole, mut left) = (self.whole(), max_rows);
+        let order = match self.seed {
+            Some(_) => (0..whole.len()).collect(),
+            None => shuffled(whole.len(), DEFAULT_SEED),
+        };
+        let mut windows = Vec::new();
+        for window in order.into_iter().filter_map(|index| whole.get(index)) {
+            if left == 0 {
+                break;
+            }
+            let mut window = window.clone();
+            if left < u64::from(window.n_rows) {
+                window.n_rows = left as u32;
+                // The token after the last scored row stays, so that its likelihood is still known.
+                let scored_end = window.first_scored + window.n_rows;
+                window.tokens.truncate(scored_end as usize + 1);
+            }
+            left -= u64::from(window.n_rows);
+            windows.push(window);
+        }
+        windows
+    }
+
+    /// The windows that this plan, or this part of it, would have with at most `max_rows` rows in all.
+    pub fn with_rows(&self, max_rows: u64, part: Option<Part>) -> Vec<WindowSpec> {
+        let windows = self.sample(max_rows);
+        match part {
+            Some(part) => part.keep(windows),
+            None => windows,
+        }
     }
 
     /// Keeps one part of the windows; all of them without a part.

@@ -127,6 +127,33 @@ fn a_run_prints_all_sizes_and_what_it_has_checked() {
     session.fails_each(2, &format!("-m @f16 {write} --encoding hidden"), cases);
 }
 
+#[test]
+fn without_an_encoding_a_long_text_is_stored_as_hidden_states() {
+    let session = Session::new();
+    let eval = session.read_text("@eval");
+    // 2,200,000 rows of 259 entries: what counts is the whole text, not the part.
+    session.write("long.txt", eval.repeat(160));
+    let write = "-m @gpt2 -t long.txt -c 48 --force";
+    let mut parts = Vec::new();
+    for part in [0, 4999] {
+        let run = session.ok(&format!("{write} -w {part}.gz --shard {part}/5000"));
+        let encoding = plan(&run, "encoding");
+        let (kept, other) = encoding.split_once("; ").unwrap();
+        assert_eq!(kept, "hidden (f16): 96 rows computed again, all to the bit");
+        assert!(other.starts_with("u16 would take 1.") && other.ends_with(" GiB for all parts"));
+        session.ok(&format!("info {part}.gz --verify -q"));
+        parts.push(format!("{part}.gz"));
+    }
+    // They are parts of one file, of which others are missing.
+    let merge = format!("merge all.gz {}", parts.join(" "));
+    session.fails(&merge, 1, &["of 5000 are missing beside 0.gz"]);
+    let run = session.ok(&format!("{write} -w some.gz -n 200"));
+    assert!(plan(&run, "encoding").starts_with("u16, the default up to 1 GiB; hidden would take "));
+    // What was asked for needs no reason.
+    let run = session.ok(&format!("{write} -w some.gz -n 200 --encoding u16"));
+    assert!(!run.stderr.contains("encoding "));
+}
+
 /// The sizes in a row of the table in REFERENCES.md that begins so: 8B and 70B, in GB.
 fn on_paper(row: &str) -> [f64; 2] {
     let mut rows = REFERENCES.lines().filter(|line| line.ends_with(" GB |"));

@@ -121,7 +121,9 @@ pub struct WriteArgs {
     #[arg(long, value_name = "FORMAT", value_parser = written_kind(), default_value = "kl")]
     pub format: Kind,
 
-    /// How kl's own format stores rows of logits [default: u16]
+    /// How kl's own format stores rows of logits [default: u16 up to 1 GiB]
+    ///
+    /// Above 1 GiB the default is hidden, if that is at least four times smaller and the model can.
     #[arg(long, value_name = "u16|f32|hidden", value_parser = encoding())]
     pub encoding: Option<Encoding>,
 }

@@ -75,6 +75,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
         input: args.input,
         output,
         target,
+        chooses_encoding: is_native && encoding.is_none(),
         part: args.shard,
         existing: Existing::asked(args.force, is_native.then_some(args.resume)),
         run: args.run,

@@ -45,6 +45,8 @@ pub struct WriteSettings {
     pub output: PathBuf,
     /// Its kind, and how it stores rows.
     pub target: Target,
+    /// True if no encoding was asked for: a new file of kl's own kind may store hidden states instead.
+    pub chooses_encoding: bool,
     /// The part of the windows to write; `None`: all. Needs kl's own kind of file.
     pub part: Option<Part>,
     /// The treatment of an existing output; only kl's own kind of file can be resumed.

@@ -22,29 +22,36 @@ pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, watch: &Watch<'_>) {
         say(watch, "chat", text);
     }
     let in_words = |(target, size): (Target, u64)| format!("{} {}", target.encoding(), bytes(size));
-    let sizes: Vec<String> = choice.sizes().into_iter().map(in_words).collect();
+    let sizes: Vec<String> = choice
+        .sizes(&choice.input.plan.windows)
+        .into_iter()
+        .map(in_words)
+        .collect();
     if sizes.len() > 1 {
         say(watch, "sizes", &sizes.join(", "));
     }
 }
 
-/// States how hidden states are stored, and how many rows of a trial they gave to the bit; then the file to
-/// be written, and how many windows an earlier run has left.
+/// States which encoding was chosen and why, how hidden states are stored, and how many rows of a trial they
+/// gave to the bit; then the file to be written, and how many windows an earlier run has left.
 pub fn file<M: Model + Sync>(
     choice: &Choice<'_, '_, M>,
     output: &PartialFile,
     n_whole: usize,
     watch: &Watch<'_>,
 ) {
-    let target = choice.settings.target;
+    let target = choice.target;
+    let mut encoding = target.encoding().to_string();
     if let Some(states) = &choice.about.states {
-        let text = format!(
-            "{} ({}): {} computed again, all to the bit",
-            target.encoding(),
-            states.state_type.name(),
-            count_of(states.check.n_rows, "row")
-        );
-        say(watch, "encoding", &text);
+        let rows = count_of(states.check.n_rows, "row");
+        let kind = states.state_type.name();
+        encoding += &format!(" ({kind}): {rows} computed again, all to the bit");
+    }
+    if let Some(default) = &choice.default {
+        encoding += &default.reason;
+    }
+    if choice.about.states.is_some() || choice.default.is_some() {
+        say(watch, "encoding", &encoding);
     }
     let free = free_space(output.path()).map_or_else(|| "unknown".to_owned(), bytes);
     let path = choice.settings.output.display();

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, CheckRow, Encoding, Float, Header, Kind, NativeReader, States, Target, WindowSpec,
-    n_rows,
+    About, CheckRow, Float, Header, NativeReader, States, Target, WindowSpec, n_rows,
 };
 
+use super::default::DefaultEncoding;
 use crate::commands::context::{
     Decoding, Precedents, ReadFromDisk, backend_identity, context_options, record_calls,
 };
 use crate::commands::input::describe;
-use crate::commands::observer::Watch;
+use crate::commands::observer::{Watch, one_line};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, EngineError, Model};
@@ -39,6 +39,12 @@ pub struct Choice<'m, 'a, M> {
     pub model: &'m M,
     pub settings: &'a WriteSettings,
     pub input: &'a PreparedInput,
+    /// The kind of file, and how it stores rows.
+    pub target: Target,
+    /// Set if this run has chosen the encoding.
+    pub default: Option<DefaultEncoding>,
+    /// False once a trial of hidden states has failed.
+    pub can_store_states: bool,
     /// The options of a context that shows no states.
     pub options: ContextOptions,
     /// The options of one that does.
@@ -51,11 +57,38 @@ pub struct Choice<'m, 'a, M> {
 }
 
 impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
-    /// Plans to store rows of logits.
+    /// Plans to store rows in the encoding that was asked for; else in that of the file that an earlier run
+    /// has `begun`, or in a default.
     ///
     /// # Errors
     /// If the engine cannot be started.
     pub fn new(
+        engine: &impl Engine,
+        model: &'m M,
+        settings: &'a WriteSettings,
+        input: &'a PreparedInput,
+        precedents: Precedents<'_>,
+        begun: Option<&NativeReader>,
+    ) -> Result<Self> {
+        let store_in = |target| Self::store_in(target, engine, model, settings, input, precedents);
+        if !settings.chooses_encoding {
+            return store_in(settings.target);
+        }
+        if let Some(begun) = begun {
+            return store_in(Target::Kl(begun.header.encoding));
+        }
+        let mut choice = store_in(settings.target)?;
+        let default = DefaultEncoding::choose(&choice);
+        if default.encoding.holds_states() {
+            choice = store_in(Target::Kl(default.encoding))?;
+        }
+        choice.default = Some(default);
+        Ok(choice)
+    }
+
+    /// Plans to store rows as `target` does.
+    fn store_in(
+        target: Target,
         engine: &impl Engine,
         model: &'m M,
         settings: &'a WriteSettings,
@@ -72,7 +105,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
             // Which states were multiplied together is known of each window by itself.
             ..context(decoding.one_by_one())
         };
-        let (used, decoding_used) = if settings.target.encoding().holds_states() {
+        let (used, decoding_used) = if target.encoding().holds_states() {
             (&mut state_options, decoding.one_by_one())
         } else {
             (&mut options, decoding)
@@ -89,7 +122,10 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
             model,
             settings,
             input,
-            about: describe(settings.target.kind(), &settings.output, input, backend),
+            target,
+            default: None,
+            can_store_states: true,
+            about: describe(target.kind(), &settings.output, input, backend),
             options,
             state_options,
             decoding,
@@ -97,44 +133,9 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
         })
     }
 
-    /// Most bytes that the file can have, as it is described now.
-    pub fn most_bytes(&self) -> u64 {
-        self.bytes_in(self.settings.target, &self.about)
-    }
-
-    fn bytes_in(&self, target: Target, about: &About) -> u64 {
-        let rows = target.projected_bytes(about, &self.input.plan.windows);
-        rows.saturating_add(self.input.prompt_bytes())
-    }
-
-    /// Most bytes that the file can have in each encoding of its kind.
-    pub fn sizes(&self) -> Vec<(Target, u64)> {
-        let mut about = self.about.clone();
-        let mut targets = vec![self.settings.target];
-        if self.settings.target.kind() == Kind::Kl {
-            targets = [Encoding::U16, Encoding::F32].map(Target::Kl).into();
-            if let Ok(mut states) = self.states() {
-                states.state_type = expected_type(&states.head.type_name);
-                about.states = Some(states);
-                targets.push(Target::Kl(Encoding::Hidden));
-            }
-        }
-        let size = |target| (target, self.bytes_in(target, &about));
-        targets.into_iter().map(size).collect()
-    }
-
-    /// Most bytes of this part's file as it is planned.
-    pub fn planned_bytes(&self) -> u64 {
-        let sizes = self.sizes().into_iter();
-        let mut planned = sizes.filter(|(target, _)| *target == self.settings.target);
-        let shard = self.input.provenance.shard;
-        let n_parts = shard.map_or(1, |shard| u64::from(shard.count.max(1)));
-        planned.next().map_or(0, |(_, size)| size / n_parts)
-    }
-
     /// Describes this model's states as a header records them, but for the hash of its head and what
     /// the trial finds.
-    fn states(&self) -> Result<States, EngineError> {
+    pub fn states(&self) -> Result<States, EngineError> {
         let mut states = self.model.describe_states(self.state_options.calls)?;
         states.check.rows = check_positions(&self.input.plan);
         Ok(states)
@@ -170,7 +171,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
     pub fn as_begun(&mut self, begun: &NativeReader, is_ahead: bool) -> Result<()> {
-        let (header, encoding) = (&begun.header, self.settings.target.encoding());
+        let (header, encoding) = (&begun.header, self.target.encoding());
         let mut states = None;
         if encoding.holds_states() {
             let mut own = self.hashed_states()?;
@@ -196,30 +197,56 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     }
 
     /// The source of hidden states for a new file that stores those, once a trial over the first windows
-    /// has shown in which type they give the model's rows.
+    /// has shown in which type they give the model's rows. If it fails, a run that has chosen them itself stores
+    /// codes instead.
     ///
     /// # Errors
-    /// If they do not give the model's rows, and those of the trial.
+    /// If they were asked for and do not give the model's rows; those of the trial.
     pub fn try_states(&mut self, watch: &Watch<'_>) -> Result<Option<StateSource<'m>>> {
-        if !self.settings.target.encoding().holds_states() {
+        if !self.target.encoding().holds_states() {
             return Ok(None);
         }
+        let states = self.hashed_states()?;
+        let mut source = match self.source(states) {
+            Err(error) if self.default.is_some() => {
+                self.store_codes(&one_line(&error));
+                return Ok(None);
+            }
+            source => source?,
+        };
+        if self.has_exact_type(&mut source, watch)? {
+            self.record(Some(source.states.clone()));
+            return Ok(Some(source));
+        }
+        let why = format!(
+            "rows computed from hidden states are not the model's own ({}: {} nats off)",
+            self.architecture(),
+            significant(source.checked.max_kld, 3)
+        );
+        if self.default.is_none() {
+            bail!("{}: {why}: {ADVICE}", self.settings.model.display());
+        }
+        self.store_codes(&why);
+        Ok(None)
+    }
+
+    /// Tries the types of states in the first windows, and in products of the sizes that only later ones have.
+    fn has_exact_type(&self, source: &mut StateSource<'m>, watch: &Watch<'_>) -> Result<bool> {
         let plan = &self.input.plan;
         let windows = plan.first(N_TRIAL_ROWS);
-        let mut source = self.source(self.hashed_states()?)?;
         let sizes = other_sizes(&source.states, plan);
         let rows = Some(n_rows(windows));
         let phase = watch.begin("checking", Some(windows.len() as u64), rows);
-        if !source.try_types(windows, &sizes, |step| phase.step(step))? {
-            bail!(
-                "{}: rows computed from hidden states are not the model's own ({}: {} nats off): {ADVICE}",
-                self.settings.model.display(),
-                self.architecture(),
-                significant(source.checked.max_kld, 3)
-            );
-        }
-        self.record(Some(source.states.clone()));
-        Ok(Some(source))
+        Ok(source.try_types(windows, &sizes, |step| phase.step(step))?)
+    }
+
+    /// Stores codes, since hidden states cannot stand for the model's rows.
+    fn store_codes(&mut self, why: &str) {
+        let default = DefaultEncoding::codes(why);
+        self.target = Target::Kl(default.encoding);
+        self.default = Some(default);
+        self.can_store_states = false;
+        self.record(None);
     }
 
     /// The source of hidden states for a file that an earlier run has begun, if that stores them.
@@ -248,7 +275,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
 
 /// The type that states most likely need. ggml's CPU kernels convert states to the type of a head in
 /// half precision before they multiply, so that this type loses nothing.
-fn expected_type(head_type: &str) -> Float {
+pub fn expected_type(head_type: &str) -> Float {
     match head_type {
         "f16" => Float::F16,
         "bf16" => Float::Bf16,

@@ -4,6 +4,8 @@
 mod announce;
 mod answers;
 mod choice;
+mod default;
+mod room;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -20,9 +22,7 @@ use super::devices::{self, connect_devices};
 use super::finite_rows::{FiniteRows, has_finite_row};
 use super::input;
 use super::observer::{Observer, Watch};
-use super::output::{
-    Existing, NewFile, PartialFile, check_free_space, free_space, partial_path, with_kept,
-};
+use super::output::{Existing, NewFile, PartialFile, free_space, partial_path, with_kept};
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
@@ -72,12 +72,13 @@ pub fn write<E: Engine>(
     connect_devices(engine, &settings.run, watch)?;
     // How readers of the file assume that it was computed, and how an earlier run has computed it.
     let assumed = settings.target.assumed_backend();
-    let begun = job.left.as_ref().map(|left| &left.header);
-    let precedents = [assumed.as_ref(), begun.and_then(|of| of.backend.as_ref())];
+    let begun = job.left.as_ref();
+    let begun_with = begun.and_then(|left| left.header.backend.as_ref());
+    let precedents = [assumed.as_ref(), begun_with];
     let model = job.load(precedents)?;
     let mut answers = None;
     if let Some(path) = answers_path {
-        let known = answers::read(path, settings, engine, &model, job.left.as_ref(), watch);
+        let known = answers::read(path, settings, engine, &model, begun, watch);
         answers = Some(known?);
     }
     let input = match job.prepare(raw, &model, precedents, answers.as_mut()) {
@@ -87,9 +88,9 @@ pub fn write<E: Engine>(
         }
         prepared => prepared?,
     };
-    let mut choice = Choice::new(engine, &model, settings, &input, precedents)?;
+    let mut choice = Choice::new(engine, &model, settings, &input, precedents, begun)?;
     let mut written = Written::default();
-    match &job.left {
+    match begun {
         Some(whole) if job.is_whole => {
             choice.as_begun(whole, false)?;
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
@@ -171,21 +172,21 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         mut answers: Option<&mut AnswerFile>,
     ) -> Result<PreparedInput> {
         let WriteSettings { target, run, .. } = self.settings;
-        let mut selection = Selection {
+        let selection = Selection {
             in_chunks: *target == Target::LlamaCpp,
             max_rows: run.max_rows,
             part: self.settings.part,
-            n_first_rows: 0,
+            // Whether there is a trial may be chosen once the windows are known.
+            n_first_rows: choice::N_TRIAL_ROWS,
         };
-        if target.encoding().holds_states() {
-            selection.n_first_rows = choice::N_TRIAL_ROWS;
-        }
         let planned = input::plan(raw, model, &selection, self.watch)?;
         self.warn_of_few(&planned);
         // Generating can take hours.
         if answers.is_some() {
             let (engine, settings) = (self.engine, self.settings);
-            self.check_planned(Choice::new(engine, model, settings, &planned, precedents)?)?;
+            let begun = self.left.as_ref();
+            let choice = Choice::new(engine, model, settings, &planned, precedents, begun)?;
+            self.check_planned(choice)?;
         }
         let kept = answers.as_deref_mut();
         input::complete(planned, model, run, kept, self.watch).map_err(|error| match answers {
@@ -337,8 +338,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             weights.announce(options, Some(missing), choice.model.facts(), self.watch);
         }
         announce::file(choice, &self.output, n_whole, self.watch);
-        let size = choice.most_bytes().saturating_sub(self.bytes_kept());
-        check_free_space(self.output.path(), &self.settings.output, size)
+        choice.check_room(&self.output, self.bytes_kept())
     }
 
     /// Opens the file to continue after the windows that it has, or to begin with the head of hidden states.
@@ -351,7 +351,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         if let Some(begun) = &self.left {
             return Ok(Writer::resume(file, path, begun)?);
         }
-        let (target, specs) = (self.settings.target, choice.input.windows_of_the_text());
+        let (target, specs) = (choice.target, choice.input.windows_of_the_text());
         let mut writer = Writer::create(file, path, target, &choice.about, &specs)?;
         if let Some(hidden) = hidden {
             writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
