@@ -121,9 +121,10 @@ pub struct WriteArgs {
     #[arg(long, value_name = "FORMAT", value_parser = written_kind(), default_value = "kl")]
     pub format: Kind,
 
-    /// How kl's own format stores rows of logits [default: u16 up to 1 GiB]
+    /// How kl's own format stores rows of logits [default: u16]
     ///
-    /// Above 1 GiB the default is hidden, if that is at least four times smaller and the model can.
+    /// Where u16 would take more than 1 GiB, the default is hidden, if that is at least four times
+    /// smaller and the model's rows can be computed from hidden states.
     #[arg(long, value_name = "u16|f32|hidden", value_parser = encoding())]
     pub encoding: Option<Encoding>,
 }
