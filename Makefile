@@ -9,7 +9,7 @@
 # make cpu-test  run the tests of the program as on other CPUs: make cpu-test ARGS=haswell (see CONTRIBUTING.md)
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
 #   checks licences, sources and duplicates too; this compiles cargo-deny and adds known faults
-# make package  the three crates as crates.io would get them: target/package/
+# make package  the crates as crates.io would get them: target/package/
 # make real  what README.md claims of a real model, measured: fetches one, see scripts/real.sh
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #

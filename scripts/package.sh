@@ -13,19 +13,20 @@ cargo fetch --quiet --locked
 export CARGO_NET_OFFLINE=true
 
 # Quietly: tests and benches stay in the repository, and cargo names each.
-cargo package --quiet --package kl-formats --package kl-stats --package kl --locked --no-verify --allow-dirty
+crates=(kl-formats kl-stats kl-system kl-hub kl-engine kl)
+cargo package --quiet "${crates[@]/#/--package=}" --locked --no-verify --allow-dirty
 rm -rf "$sources"
 mkdir -p "$sources"
 version=$(cargo pkgid --locked kl)
 version=${version##*[#@]}
 # The times in a crate are all the same, and would let cargo believe that nothing has changed.
-for crate in kl-formats kl-stats kl; do
+patches=()
+for crate in "${crates[@]}"; do
     tar -xzmf "$packages/$crate-$version.crate" -C "$sources"
+    [ "$crate" = kl ] || patches+=(--config "patch.crates-io.$crate.path='$sources/$crate-$version'")
 done
 
 # As `cargo package` itself does, but in the profile in which llama.cpp is compiled already.
 cd "$sources/kl-$version"
-cargo check --release --target-dir "$target" \
-    --config "patch.crates-io.kl-formats.path='$sources/kl-formats-$version'" \
-    --config "patch.crates-io.kl-stats.path='$sources/kl-stats-$version'"
+cargo check --release --target-dir "$target" "${patches[@]}"
 ls -l "$packages"/*-"$version".crate

@@ -6,16 +6,13 @@
 
 pub mod cli;
 pub mod commands;
-pub mod engine;
-mod file_id;
-pub mod hub;
 pub mod input;
-mod lock;
 pub mod pipeline;
 pub mod report;
-mod threads;
 mod whole_file;
 
+pub use kl_engine as engine;
+pub use kl_hub as hub;
 pub use kl_stats::{recipe, score, stats};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use super::framing;
 use super::readers::Target;
 
-#[path = "../../src/engine/gguf/mod.rs"]
+#[path = "../../crates/engine/src/gguf/mod.rs"]
 pub mod reader;
 
 /// Keys, numbers and tensors are kept: the shortest pair has 13 bytes in the file.

@@ -49,8 +49,8 @@ use crate::input::{self, chat_template};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
-use crate::threads;
 use args::{Command, InfoArgs};
+use kl_system::threads;
 use results::{Form, Results};
 use terminal::{Terminal, view};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::report::number::{bytes, duration, kld, printable};
-use crate::threads;
+use kl_system::threads;
 
 /// The time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::commands::output::remove_partial_files;
 use crate::engine::servers;
-use crate::threads;
+use kl_system::threads;
 
 /// The time that a run with servers may take to stop after the first signal.
 const PATIENCE: Duration = Duration::from_secs(5);

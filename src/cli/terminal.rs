@@ -9,13 +9,13 @@ use super::progress::{Loading, Progress};
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer, one_line};
-use crate::lock::locked;
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
 use crate::report::{
     ModelReport, ReferenceInfo, Verdict, Warning, info_text, model_line, prompts_text, text_report,
     verified_text,
 };
+use kl_system::locked;
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {

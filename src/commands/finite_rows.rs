@@ -7,11 +7,11 @@ use anyhow::{Result, bail};
 use kl_formats::{NativeReader, ReadBlocks as _};
 
 use super::observer::Watch;
-use crate::lock::locked;
 use crate::pipeline::NotFinite;
 use crate::report::Warning;
 use crate::report::number::{count, count_of, percent};
 use crate::score::has_softmax;
+use kl_system::locked;
 
 /// The kind of both warnings.
 const KIND: &str = "rows_not_finite";

@@ -7,10 +7,10 @@ use anyhow::Error;
 use kl_formats::Fault;
 
 use super::output::partial_path;
-use crate::lock::locked;
 use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, PromptText, ReferenceInfo, Report, Warning};
+use kl_system::locked;
 
 /// Receives what a command reports. A command prints nothing itself: it calls this.
 pub trait Observer: Sync {

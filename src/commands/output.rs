@@ -7,9 +7,9 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 
-use crate::file_id::file_id;
-use crate::lock::locked;
 use crate::report::number::bytes;
+use kl_system::file_id;
+use kl_system::locked;
 
 /// Files that are being written, which a process that must end at once removes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

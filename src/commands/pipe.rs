@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kl_formats::Reference;
 
 use super::observer::Watch;
-use crate::file_id::file_id;
-use crate::threads;
+use kl_system::file_id;
+use kl_system::threads;
 
 /// The time that a writer has to open its end. llama-perplexity loads its model first, and a large one may take
 /// minutes.

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use super::folder::stem;
 use super::observer::{Event, Observer, Watch, one_line};
 use crate::hub::{Hub, HubFile, HubStep, total_bytes};
-use crate::threads;
+use kl_system::threads;
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);

@@ -12,7 +12,7 @@ use kl_formats::WindowSpec;
 use super::timing::{DeviceClock, Timing, core_wait};
 use super::{Error, Step, locked};
 use crate::engine::Decoder;
-use crate::threads;
+use kl_system::threads;
 
 /// A source of rows of logits, one window at a time: a model's context, or a file.
 pub trait LogitSource {

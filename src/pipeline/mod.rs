@@ -28,8 +28,8 @@ pub use write::{FinishedOutput, WrittenWindow, write_reference};
 use std::sync::{Arc, Mutex};
 
 use crate::engine::EngineError;
-use crate::lock::locked;
-use crate::threads::NoThread;
+use kl_system::locked;
+use kl_system::threads::NoThread;
 
 /// Why a run stopped.
 #[derive(Debug, thiserror::Error)]

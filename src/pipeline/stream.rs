@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::window_rows::{UseRow, WindowRows, use_all};
 use super::{Error, depth};
-use crate::threads;
+use kl_system::threads;
 
 /// A part of a stream: a window that begins, or rows of the one that began last, in order.
 enum StreamPart {

@@ -18,7 +18,7 @@ use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
 use super::timing::Timing;
 use super::{Error, NotFinite, Pool, Step, depth, locked};
 use crate::score::has_softmax;
-use crate::threads;
+use kl_system::threads;
 
 /// A reference that was written.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ mod gate;
 mod generate;
 mod groups;
 mod hidden;
-#[path = "../../src/hub/fake/mod.rs"]
+#[path = "../../crates/hub/src/fake/mod.rs"]
 mod hub;
 mod identical_output;
 mod infinite;

@@ -26,9 +26,9 @@ use crate::commands::settings::{EvaluateSettings, RunSettings, Subject};
 use crate::engine::{
     ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Layers, Model, Vocabulary,
 };
-use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Error, RowsHere, Sources};
 use crate::report::{ReferenceInfo, Report};
+use kl_system::locked;
 
 /// The evaluations of a run, all against one reference.
 pub struct Against<'r, 'e, E: Engine> {

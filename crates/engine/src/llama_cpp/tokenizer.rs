@@ -1,0 +1,183 @@
+//! Tokenizes texts with llama.cpp, and gives it the stack that it needs.
+//!
+//! llama.cpp splits a text into words before it merges their characters into tokens. For many vocabularies it does that
+//! with the regular expressions of the C++ library, and GCC's match by a recursion over the characters of a word: 60,000
+//! equal letters, or as many blank lines, need more stack than a thread has.
+
+use std::ffi::c_char;
+use std::thread;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_sys_2 as sys;
+
+use super::guard::{calls, guarded};
+use super::runs::{Run, Splitter};
+use crate::EngineError;
+use crate::gguf::Gguf;
+use kl_system::threads::{self, NoThread};
+
+/// Bytes of stack for each character of a word: twice what the matcher uses (322 with GCC 13 on x86-64, whichever the
+/// expression).
+const STACK_PER_CHARACTER: usize = 640;
+
+/// Bytes of stack for everything else that tokenizes.
+const STACK: usize = 256 << 10;
+
+/// The longest word that is tokenized on the caller's own stack, in characters.
+const SHORT: usize = 400;
+
+/// The longest word that is tokenized, in characters: it uses 340 MB of stack.
+const LONGEST: usize = 1 << 20;
+
+/// Tokenizes a text, without adding BOS or EOS.
+///
+/// # Errors
+/// A text or a word in it that is too long, no thread with the stack that it needs, or why llama.cpp cannot tokenize
+/// it.
+pub(super) fn tokenize(
+    model: &LlamaModel,
+    header: &Gguf,
+    text: &str,
+    parse_special: bool,
+) -> Result<Vec<u32>, EngineError> {
+    // llama.cpp counts the bytes of a text in 31 bits.
+    if i32::try_from(text.len()).is_err() {
+        return Err(EngineError::Setup(format!(
+            "the text has {} bytes, but llama.cpp tokenizes at most {} at once: split the file",
+            text.len(),
+            i32::MAX
+        )));
+    }
+    let splitter = Splitter::of(header);
+    let longest = splitter.longest_word(text).unwrap_or_default();
+    if longest.n_characters > LONGEST {
+        return Err(too_long(text, longest, "without a break", LONGEST));
+    }
+    if let Some(slow) = splitter.slow {
+        let run = slow.longest_run(text);
+        if run.n_characters > slow.longest() {
+            return Err(too_long(text, run, slow.in_words(), slow.longest()));
+        }
+    }
+    let vocab = Vocab(vocab(model));
+    let tokenized = if longest.n_characters <= SHORT {
+        vocab.tokenize(text, parse_special)
+    } else {
+        let stack = STACK + STACK_PER_CHARACTER * longest.n_characters;
+        thread::scope(|scope| {
+            let work = || vocab.tokenize(text, parse_special);
+            let thread = threads::spawn_scoped(scope, Some(stack), work);
+            match thread.map(|thread| thread.join()) {
+                Ok(Ok(tokenized)) => tokenized,
+                // A panic, which is printed.
+                Ok(Err(_)) => Err("its thread has ended".to_owned()),
+                Err(cause) => Err(no_stack(text, longest, stack, &cause)),
+            }
+        })
+    };
+    tokenized.map_err(|what| {
+        EngineError::Setup(format!(
+            "llama.cpp cannot tokenize the text: {}",
+            explained(&what)
+        ))
+    })
+}
+
+/// The bytes of a token's text; `None` where llama.cpp throws, or the token is outside the vocabulary.
+pub(super) fn piece(model: &LlamaModel, token: sys::llama_token) -> Option<Vec<u8>> {
+    let vocab = vocab(model);
+    let into = |bytes: &mut [u8]| {
+        let (to, size) = (bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as i32);
+        // SAFETY: the vocabulary is valid, and `to` has room for `size` bytes.
+        guarded(|| unsafe { calls::llama_token_to_piece(vocab, token, to, size, 0, true) }).ok()
+    };
+    let mut bytes = vec![0; 32];
+    let mut n = into(&mut bytes)?;
+    // Too little room: its negative size.
+    if n < 0 {
+        bytes = vec![0; n.unsigned_abs() as usize];
+        n = into(&mut bytes)?;
+    }
+    bytes.truncate(usize::try_from(n).ok()?);
+    Some(bytes)
+}
+
+fn vocab(model: &LlamaModel) -> *const sys::llama_vocab {
+    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins, and the
+    // vocabulary lives as long as the model.
+    unsafe {
+        let model = *(&raw const *model).cast::<*const sys::llama_model>();
+        sys::llama_model_get_vocab(model)
+    }
+}
+
+/// A vocabulary, which no thread changes.
+struct Vocab(*const sys::llama_vocab);
+
+// SAFETY: tokenizing only reads it.
+unsafe impl Sync for Vocab {}
+
+impl Vocab {
+    fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, String> {
+        // Rarely more tokens than this: then llama.cpp returns how many there are.
+        let mut tokens = vec![0; text.len() / 2 + 8];
+        let mut n = self.tokenize_into(&mut tokens, text, parse_special)?;
+        if n < 0 && n != i32::MIN {
+            tokens = vec![0; n.unsigned_abs() as usize];
+            n = self.tokenize_into(&mut tokens, text, parse_special)?;
+        }
+        let n = usize::try_from(n).map_err(|_| "it gives too many tokens".to_owned())?;
+        tokens.truncate(n);
+        Ok(tokens.into_iter().map(|token| token as u32).collect())
+    }
+
+    /// Writes the tokens if there is room for them, and returns their number; else their negative number.
+    fn tokenize_into(
+        &self,
+        tokens: &mut [sys::llama_token],
+        text: &str,
+        parse_special: bool,
+    ) -> Result<i32, String> {
+        let (bytes, n_bytes) = (text.as_ptr().cast::<c_char>(), text.len() as i32);
+        let (to, room) = (tokens.as_mut_ptr(), tokens.len() as i32);
+        // SAFETY: the vocabulary is valid, the text has n_bytes bytes, and there is room for `room` tokens.
+        guarded(|| unsafe {
+            calls::llama_tokenize(self.0, bytes, n_bytes, to, room, false, parse_special)
+        })
+    }
+}
+
+/// What a message of an exception means, where it names only the container that threw it.
+fn explained(what: &str) -> String {
+    if what.to_lowercase().contains("map") || what.contains("range_check") {
+        return format!(
+            "its vocabulary has no token for a byte of it ({what}): convert the model again, or use another text"
+        );
+    }
+    what.to_owned()
+}
+
+/// Refuses a run of characters that is too long.
+fn too_long(text: &str, run: Run, kind: &str, most: usize) -> EngineError {
+    let n = run.n_characters;
+    EngineError::Setup(format!(
+        "{} has {n} characters {kind}, and llama.cpp splits at most {most} with this vocabulary: break or shorten them",
+        place(text, run)
+    ))
+}
+
+fn no_stack(text: &str, run: Run, stack: usize, cause: &NoThread) -> String {
+    format!(
+        "{} has {} characters without a break, which need a thread with a stack of {} MiB: {cause}; or break them",
+        place(text, run),
+        run.n_characters,
+        stack.div_ceil(1 << 20)
+    )
+}
+
+/// The line of a text in which a run begins, and its byte.
+fn place(text: &str, run: Run) -> String {
+    let before = text.as_bytes().get(..run.start).unwrap_or_default();
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    format!("line {line} (from byte {})", run.start)
+}
