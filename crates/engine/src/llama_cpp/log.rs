@@ -1,6 +1,7 @@
 //! The log of llama.cpp and ggml, shown on request: its last errors are kept, since functions report failure
 //! without a reason. ggml's fatal errors are reported before it ends the process.
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
 use std::path::Path;
@@ -24,7 +25,8 @@ static LEVEL: AtomicU32 = AtomicU32::new(sys::GGML_LOG_LEVEL_NONE);
 /// an error.
 static LOCK_FAILED: AtomicBool = AtomicBool::new(false);
 
-static LAST_ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The last errors of the log, no more than [`KEPT_ERRORS`].
+static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
 pub fn follow_log(verbose: bool) {
@@ -40,12 +42,11 @@ pub fn mlock_has_failed() -> bool {
 
 /// Returns the last errors of llama.cpp's log in one line, and forgets them.
 pub(super) fn last_log_errors() -> String {
-    let errors = std::mem::take(&mut *locked(&LAST_ERRORS));
+    let errors = Vec::from(std::mem::take(&mut *locked(&LAST_ERRORS)));
     if errors.is_empty() {
         return "it gave no reason (-v shows its log)".to_owned();
     }
-    let kept = errors.len().saturating_sub(KEPT_ERRORS);
-    errors[kept..].join("; ")
+    errors.join("; ")
 }
 
 /// The advice to give if a model or a context cannot be created, by words: the first entry
@@ -113,7 +114,11 @@ unsafe extern "C" fn on_message(level: sys::ggml_log_level, text: *const c_char,
         let _ = write!(std::io::stderr(), "{text}");
     }
     if level == sys::GGML_LOG_LEVEL_ERROR && !text.trim().is_empty() {
-        locked(&LAST_ERRORS).push(text.trim_end().to_owned());
+        let mut errors = locked(&LAST_ERRORS);
+        if errors.len() == KEPT_ERRORS {
+            errors.pop_front();
+        }
+        errors.push_back(text.trim_end().to_owned());
     }
 }
 
