@@ -35,6 +35,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         sections::divergence(&mut out, summary, report.max_at_text.as_deref(), view);
     }
     sections::other_numbers(&mut out, report, view);
+    if let Some(loss) = report.loss_sentence() {
+        out.title(&loss);
+    }
     sections::breakdown(&mut out, report, view);
     if let Some(logits) = &report.logits {
         sections::logits(&mut out, logits);
@@ -63,9 +66,6 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         let prints = "As llama-perplexity prints it, ± one standard error";
         out.title(&format!("{prints}; {differs}"));
         out.text += &llama_perplexity_block(statistics);
-    }
-    if let Some(loss) = report.loss_sentence() {
-        out.title(&loss);
     }
     out.text + view.more()
 }
