@@ -47,7 +47,7 @@ use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::input::{self, chat_template};
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count_of, duration, percent, printable, short_kld};
+use crate::report::number::{bytes, count_of, duration, per_second, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::{Command, InfoArgs};
 use kl_system::threads;
@@ -315,16 +315,23 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
 fn show_written(written: &Written, quiet: bool) {
     let (timing, wall_s) = (&written.timing, written.file.wall_s);
     let took = |what: &str, time: Duration| format!("{what} {}", duration(time.as_secs_f64()));
-    let mut parts = vec![
+    let mut parts = Vec::new();
+    if let Some(time) = timing.generate.filter(|_| written.n_generated > 0) {
+        let rate = written.n_generated as f64 / time.as_secs_f64();
+        let pace = format!("{} tokens/s", per_second(rate));
+        parts.push(format!("{} at {pace}", took("generate", time)));
+    }
+    parts.extend([
         took("decode", timing.decode),
         took("encode", timing.score),
         took("write", timing.write),
-    ];
+    ]);
     parts.extend(written.checked.map(|_| took("check", written.check_time)));
     let busy = timing.device.as_ref().map(|device| device.busy_share);
     parts.extend(busy.map(|share| format!("device busy {}", percent(share))));
-    let tokens_per_s = written.n_tokens as f64 / wall_s;
-    let speed = format!(" ({}), {tokens_per_s:.0} tokens/s", parts.join(", "));
+    let in_windows_s = wall_s - timing.generate.unwrap_or_default().as_secs_f64();
+    let tokens_per_s = per_second(written.n_tokens as f64 / in_windows_s);
+    let speed = format!(" ({}), {tokens_per_s} tokens/s", parts.join(", "));
     say_new(&written.file, "", &speed, quiet);
     if quiet || written.file.was_whole {
         return;

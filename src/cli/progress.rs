@@ -1,11 +1,13 @@
 //! Progress on stderr: a bar on a terminal, plain lines at intervals elsewhere.
 
+mod generating;
+
 use std::io::{IsTerminal as _, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use crate::report::number::{bytes, duration, kld, printable};
+use crate::report::number::{bytes, duration, kld, per_second, printable};
 use kl_system::threads;
 
 /// The time between two plain lines.
@@ -149,7 +151,7 @@ impl Progress {
         }
         if self.rows > 0 {
             let rate = self.rows as f64 / self.line.seconds();
-            message += &format!(", {rate:.0} tokens/s");
+            message += &format!(", {} tokens/s", per_second(rate));
         }
         if let Some(mean) = self.mean_kld {
             message += &format!(", mean KLD {}", kld(mean));

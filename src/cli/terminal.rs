@@ -111,6 +111,7 @@ impl Observer for Terminal<'_> {
                 *progress() = shown;
             }
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
+            Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
             Event::Loading { label, n_bytes, of } => {
                 stop::begin_loading();

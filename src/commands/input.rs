@@ -86,7 +86,10 @@ pub fn complete<M: Model>(
     if let Some(questions) = &input.questions {
         let phase = watch.begin("generating", Some(questions.n), None);
         let options = answer_context(run, model, questions.n_ctx, input.provenance.n_ctx);
-        input.answer(model, options, kept, &mut |step| Ok(phase.step(step)?))?;
+        input.answer(model, options, kept, &mut |so_far| {
+            phase.generated(so_far);
+            Ok(watch.check()?)
+        })?;
     }
     if let Some((n, why)) = &input.unanswered {
         let answers = count_of(*n, "answer");
@@ -108,7 +111,7 @@ pub fn answer_context(
 ) -> ContextOptions {
     let decoding = Decoding::from_model(model, 1, n_ctx);
     ContextOptions {
-        n_seq: decoding.n_answers(run.n_parallel, longest),
+        n_seq: decoding.n_answers(run, longest),
         has_own_caches: true,
         ..context_options(run, longest, decoding.one_by_one(), [None; 2])
     }

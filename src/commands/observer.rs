@@ -7,6 +7,7 @@ use anyhow::Error;
 use kl_formats::Fault;
 
 use super::output::partial_path;
+use crate::input::Generated;
 use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, PromptText, ReferenceInfo, Report, Warning};
@@ -53,6 +54,8 @@ pub enum Event<'e> {
         /// The mean KLD of all rows so far, in nats.
         mean_kld: Option<f64>,
     },
+    /// Answers are generated: what there is of them.
+    Generated(Generated),
     /// A file is being loaded, and `n_bytes` of it are there.
     Loading {
         label: &'e str,
@@ -233,6 +236,11 @@ impl Phase<'_> {
     /// Reports that a window is done.
     pub fn window(&self, mean_kld: Option<f64>) {
         self.watch.event(&Event::Window { mean_kld });
+    }
+
+    /// Reports what has been generated.
+    pub fn generated(&self, so_far: Generated) {
+        self.watch.event(&Event::Generated(so_far));
     }
 
     /// Reports a step of writing.

@@ -1,6 +1,7 @@
 //! A reference that is a model: it runs beside the evaluated ones, over the same windows.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use kl_formats::{
@@ -27,6 +28,8 @@ pub struct RefModel<M> {
     /// Describes it as sidecars record it.
     pub summary: ReferenceSummary,
     windows: Vec<WindowSpec>,
+    /// The time in which it has answered prompts, if it has.
+    pub generating: Option<Duration>,
 }
 
 /// Describes the reference that a model will compute, from its file and the input that was read:
@@ -95,8 +98,10 @@ pub fn load<'e, E: Engine>(
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
     input::announce(&about, watch);
+    let generating = prepared.generated.map(|of| of.time);
     let windows = prepared.plan.windows;
     Ok(RefModel {
+        generating,
         summary: ReferenceSummary::of_model(&about, &windows),
         model,
         options,

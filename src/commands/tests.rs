@@ -68,6 +68,11 @@ impl Observer for Recorder {
                 self.windows.fetch_add(1, Ordering::Relaxed);
                 return;
             }
+            Event::Generated(so_far) => {
+                let n = so_far.n_answers as usize;
+                self.windows.fetch_max(n, Ordering::Relaxed);
+                return;
+            }
             Event::End => "end".to_owned(),
             Event::Described(_) => "described".to_owned(),
             Event::Verified(_) => "verified".to_owned(),

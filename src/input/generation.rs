@@ -1,8 +1,11 @@
 //! Lets a model answer prompts, several at once.
 
+mod pace;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem::take;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use kl_formats::Sampling;
@@ -10,7 +13,8 @@ use kl_formats::Sampling;
 use super::AnswerFile;
 use super::chat::Chat;
 use crate::engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
-use crate::pipeline::Step;
+pub use pace::Generated;
+use pace::{Pace, Waiting};
 
 /// A prompt to answer, or several of one conversation. Each becomes a window.
 pub struct Dialogue {
@@ -102,6 +106,9 @@ pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
 /// does not reach, the reason, with the file and the line.
 pub type Answered = BTreeMap<u32, Result<(Vec<u32>, usize), String>>;
 
+/// Gets what has been generated so far, after each decode call and each answer; its error ends the work.
+pub type OnGenerated<'s> = &'s mut dyn FnMut(Generated) -> Result<()>;
+
 /// A model and its decoder at work on the answers of conversations.
 pub struct Answering<'a, M: Model> {
     model: &'a M,
@@ -112,7 +119,8 @@ pub struct Answering<'a, M: Model> {
     /// The way to choose them; `None`: greedily.
     sampling: Option<Sampling>,
     kept: Option<&'a mut AnswerFile>,
-    on_step: &'a mut dyn FnMut(Step<()>) -> Result<()>,
+    on_step: OnGenerated<'a>,
+    pace: Pace,
     done: Answered,
 }
 
@@ -126,7 +134,7 @@ impl<'a, M: Model> Answering<'a, M> {
         options: ContextOptions,
         (most, sampling): (usize, Option<Sampling>),
         kept: Option<&'a mut AnswerFile>,
-        on_step: &'a mut dyn FnMut(Step<()>) -> Result<()>,
+        on_step: OnGenerated<'a>,
     ) -> Result<Self> {
         // The last token is not decoded here, but will be part of a window.
         model.facts().check_window(options.n_ctx.into())?;
@@ -138,6 +146,7 @@ impl<'a, M: Model> Answering<'a, M> {
             sampling,
             kept,
             on_step,
+            pace: Pace::new(Waiting::default()),
             done: Answered::default(),
         })
     }
@@ -148,13 +157,20 @@ impl<'a, M: Model> Answering<'a, M> {
     ///
     /// # Errors
     /// Those of the conversations, of the model and of `on_step`, and a row without a top token.
-    pub fn answer(mut self, dialogues: Vec<Dialogue>) -> Result<Answered> {
+    pub fn answer(mut self, dialogues: Vec<Dialogue>) -> Result<(Answered, Generated)> {
+        let (most, n_ctx) = self.limits();
+        self.pace = Pace::new(Waiting::new(&dialogues, most, n_ctx));
         let mut open: Vec<Option<Dialogue>> = (0..self.options.n_seq).map(|_| None).collect();
         let mut waiting = dialogues.into_iter();
         loop {
             for (sequence, slot) in open.iter_mut().enumerate() {
                 while slot.as_ref().is_none_or(|of| self.has_ended(of)) {
-                    let Some(of) = slot.take().or_else(|| waiting.next()) else {
+                    let mut begin = || {
+                        let of = waiting.next()?;
+                        self.pace.waiting.begin(&of, most, n_ctx);
+                        Some(of)
+                    };
+                    let Some(of) = slot.take().or_else(&mut begin) else {
                         break;
                     };
                     *slot = self.next(of, sequence)?;
@@ -164,7 +180,7 @@ impl<'a, M: Model> Answering<'a, M> {
             let filled = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
             let growing: Vec<(usize, &mut Dialogue)> = filled.collect();
             if growing.is_empty() {
-                return Ok(self.done);
+                return Ok((self.done, self.pace.generated()));
             }
             self.grow(growing)?;
         }
@@ -225,7 +241,8 @@ impl<'a, M: Model> Answering<'a, M> {
         let answered = (take(&mut of.tokens), of.n_prompt);
         self.done.insert(of.window, Ok(answered));
         of.window += 1;
-        (self.on_step)(Step::Window(()))?;
+        self.pace.end_answer();
+        (self.on_step)(self.pace.generated())?;
         Ok(next)
     }
 
@@ -246,7 +263,7 @@ impl<'a, M: Model> Answering<'a, M> {
         of.sampler = sampler.transpose()?;
         self.decoder.forget(sequence)?;
         for start in (0..of.n_prompt).step_by(self.n_batch()) {
-            let end = of.n_prompt.min(start + self.n_batch());
+            let (end, started) = (of.n_prompt.min(start + self.n_batch()), Instant::now());
             let rows = self.decoder.append(&[Appended {
                 sequence,
                 window: of.window,
@@ -257,13 +274,16 @@ impl<'a, M: Model> Answering<'a, M> {
             if let Some(row) = last {
                 of.push(row, self.model)?;
             }
-            (self.on_step)(Step::Rows(of.answer().len()))?;
+            let time = started.elapsed();
+            self.pace.read_prompt(end - start, of.answer().len(), time);
+            (self.on_step)(self.pace.generated())?;
         }
         Ok(())
     }
 
     /// Adds one token to each of these answers, which come with their sequences.
     fn grow(&mut self, mut open: Vec<(usize, &mut Dialogue)>) -> Result<()> {
+        let (started, n_open) = (Instant::now(), open.len());
         for together in open.chunks_mut(self.n_batch()) {
             let appended = together.iter().map(|(sequence, of)| Appended {
                 sequence: *sequence,
@@ -272,13 +292,32 @@ impl<'a, M: Model> Answering<'a, M> {
                 start: of.tokens.len().saturating_sub(1),
             });
             let rows = self.decoder.append(&appended.collect::<Vec<_>>())?;
-            let n_rows = rows.len();
             for ((_, of), row) in together.iter_mut().zip(rows) {
                 of.push(row, self.model)?;
             }
-            (self.on_step)(Step::Rows(n_rows))?;
         }
-        Ok(())
+        let left = open.iter().map(|(_, of)| self.left(of));
+        let n_seq = self.options.n_seq.into();
+        let left = left.collect::<Vec<_>>().into_iter();
+        self.pace.grow(n_open, started.elapsed(), left, n_seq);
+        (self.on_step)(self.pace.generated())
+    }
+
+    /// The most tokens that a conversation may still generate, and those of its prompts that are left.
+    fn left(&self, of: &Dialogue) -> (u64, u64) {
+        let (most, n_ctx) = self.limits();
+        let room = n_ctx.saturating_sub(of.tokens.len() as u64);
+        let mut own = room.min(most.saturating_sub(of.answer().len() as u64));
+        if self.has_ended(of) {
+            own = 0;
+        }
+        let later = u64::from(of.n_left);
+        (own + later * most, later * n_ctx)
+    }
+
+    /// The most tokens of an answer and of a window.
+    fn limits(&self) -> (u64, u64) {
+        (self.most as u64, self.options.n_ctx.into())
     }
 
     /// Most tokens of a decode call.

@@ -43,6 +43,7 @@ use crate::pipeline::Part;
 use crate::report::Warning;
 use crate::whole_file::read_text;
 pub use answer_file::AnswerFile;
+pub use generation::Generated;
 use prompt_file::PromptLine;
 use prompts::Questions;
 pub use source::{
@@ -179,6 +180,8 @@ pub struct PreparedInput {
     pub n_ignored: [(&'static str, u64); 2],
     /// The prompts that the model is to answer.
     pub questions: Option<Questions>,
+    /// What the model has generated for them.
+    pub generated: Option<Generated>,
     selection: Selection,
     /// The spans of answers, where windows end with one.
     spans: Option<Spans>,

@@ -12,13 +12,12 @@ use kl_formats::{
 
 use super::chat::{Chat, GivenAnswer, answered, unanswered};
 use super::faults::Faults;
-use super::generation::{Answering, Dialogue, with_bos};
+use super::generation::{Answering, Dialogue, OnGenerated, with_bos};
 use super::prompt_file::PromptLine;
 use super::spans::Spans;
 use super::templates::{AppliedTemplate, Templates, end_of_turn, has_items};
 use super::{AnswerFile, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source};
 use crate::engine::{ContextOptions, Model};
-use crate::pipeline::Step;
 
 /// The fault of a prompt that the chat template does not take; its reason follows.
 const REFUSED: &str = "the chat template refuses it";
@@ -414,8 +413,7 @@ fn questions(
 
 impl PreparedInput {
     /// Lets the model answer the prompts, if it is to, in a context with these options. `kept` are the
-    /// answers of an earlier run, to which new ones are added; `None`: none are kept. `on_step` is called
-    /// after each decode call, with the tokens that it gave, and for each answer; its error ends the work.
+    /// answers of an earlier run, to which new ones are added; `None`: none are kept.
     ///
     /// A window whose conversation has ended before it loses its tokens and its rows: it stays in the
     /// plan, since parts share that.
@@ -427,7 +425,7 @@ impl PreparedInput {
         model: &M,
         mut options: ContextOptions,
         kept: Option<&mut AnswerFile>,
-        on_step: &mut dyn FnMut(Step<()>) -> Result<()>,
+        on_step: OnGenerated<'_>,
     ) -> Result<()> {
         let Some(questions) = self.questions.take() else {
             return Ok(());
@@ -437,8 +435,10 @@ impl PreparedInput {
             .clamp(1, questions.dialogues.len().max(1) as u32);
         let prompts = self.prompts.get_or_insert_default();
         let most = prompts.generated.unwrap_or(0) as usize;
-        let mut answered = Answering::new(model, options, (most, prompts.sampling), kept, on_step)?
-            .answer(questions.dialogues)?;
+        let (mut answered, generated) =
+            Answering::new(model, options, (most, prompts.sampling), kept, on_step)?
+                .answer(questions.dialogues)?;
+        self.generated = Some(generated);
         let why = answered.values().find_map(|of| of.clone().err());
         let (planned, mut n_unanswered) = (self.plan.windows.clone(), 0);
         let windows = self.plan.windows.iter_mut();

@@ -23,6 +23,8 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+    /// Generating the answers of the reference, before all of that; `None` where the run generated none.
+    pub generate: Option<Duration>,
     /// Being ready to run while all cores were busy with other work, part of the times above; `None`
     /// where the system does not measure it.
     pub core_wait: Option<Duration>,
@@ -43,6 +45,7 @@ impl Timing {
             score: mean(|timing| timing.score),
             read: mean(|timing| timing.read),
             write: mean(|timing| timing.write),
+            generate: None,
             core_wait: timings
                 .iter()
                 .map(|timing| timing.core_wait)

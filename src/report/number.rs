@@ -237,9 +237,25 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// A number per second: a slow pace with decimals, `0.25`, `1.4`, and a fast one without, `123`.
+pub fn per_second(n: f64) -> String {
+    let decimals = match n {
+        ..0.995 => 2,
+        ..9.95 => 1,
+        _ => 0,
+    };
+    format!("{n:.decimals$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_pace_has_a_decimal() {
+        let shown = [0.04, 0.999, 1.26, 9.94, 9.96, 123.4].map(per_second);
+        assert_eq!(shown, ["0.04", "1.0", "1.3", "9.9", "10", "123"]);
+    }
 
     #[test]
     fn significant_digits() {

@@ -89,6 +89,42 @@ fn answers_that_grow_together_are_those_that_grow_alone() {
     }
 }
 
+/// Without `-np`, several answers grow at a time, and the file is that of one at a time.
+#[test]
+fn answers_grow_together_by_default_where_that_changes_nothing() {
+    let session = Session::new();
+    for model in ["@f16", "@q4"] {
+        session.ok(&call(model, "alone.gz", "--temp 1 --seed 3 -np 1 --force"));
+        session.ok(&call(model, "default.gz", "--temp 1 --seed 3 --force"));
+        assert!(
+            session.read("alone.gz") == session.read("default.gz"),
+            "{model}"
+        );
+    }
+}
+
+#[test]
+fn the_time_of_generating_is_told() {
+    let session = Session::new();
+    let line = call("@f16", "ref.gz", "").replace(" -q", "");
+    let run = session.ok(&line);
+    run.warns(&["(generate ", " tokens/s, decode "]);
+    assert!(
+        !session
+            .ok(&format!("{line} --resume"))
+            .stderr
+            .contains("generate")
+    );
+    let prompts = "--prompts @prompts --generate 4 --no-chat-template --max-windows 3 --no-sidecar";
+    let timing = |line: &str| session.result(line)["timing"].take();
+    let with_model = timing(&format!("-m @q8 --ref-model @f16 {prompts}"));
+    assert!(
+        with_model["generate_s"].as_f64() > Some(0.0),
+        "{with_model}"
+    );
+    assert!(timing("-m @q8 -r ref.gz --no-sidecar")["generate_s"].is_null());
+}
+
 #[test]
 fn an_answer_ends_where_the_model_ends_it() {
     let session = Session::new();

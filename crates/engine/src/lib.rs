@@ -235,6 +235,9 @@ pub struct ModelFacts {
     /// The tokens of a sequence's context above which llama.cpp rotates by the long factors of LongRoPE;
     /// `None` for a model without such factors.
     pub long_rope_above: Option<u32>,
+    /// True if some of its weights are quantized as they run. ggml may multiply these by other kernels where a
+    /// call has four tokens or more.
+    pub is_quantized: bool,
     /// True if its layers send each token to a few of many experts.
     pub has_experts: bool,
     /// The vocabulary's BOS, if it has one.

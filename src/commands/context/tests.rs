@@ -5,6 +5,7 @@ const CPU: Decoding = Decoding {
     n_vocab: 32_000,
     window_rows: u32::MAX,
     is_accelerated: false,
+    is_quantized: false,
     is_together: true,
     least_n_ctx: 0,
     most_together: u32::MAX,
@@ -45,6 +46,36 @@ fn calls_hold_as_many_whole_windows_as_the_device_likes_or_the_user_asks_for() {
         };
         let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
         assert_eq!((calls.n_batch, calls.n_ubatch, n_seq), expected, "{n_ctx}");
+    }
+}
+
+#[test]
+fn as_many_answers_grow_together_as_give_the_same_tokens() {
+    let quantized = Decoding {
+        is_quantized: true,
+        ..CPU
+    };
+    let no_flash = RunSettings {
+        flash_attn: Some(FlashAttention::Off),
+        ..unset()
+    };
+    let asked = RunSettings {
+        n_parallel: Some(5),
+        ..unset()
+    };
+    for (decoding, run, n_ctx, expected) in [
+        (CPU, &unset(), 500, 8),
+        (CPU, &unset(), 2000, 4),
+        (CPU, &unset(), 9000, 1),
+        (quantized, &unset(), 500, 2),
+        (CPU, &no_flash, 500, 1),
+        (GPU, &unset(), 500, 16),
+        (GPU, &unset(), 10, 64),
+        (GPU, &no_flash, 500, 16),
+        (quantized, &asked, 500, 5),
+        (CPU.one_by_one(), &asked, 500, 1),
+    ] {
+        assert_eq!(decoding.n_answers(run, n_ctx), expected, "{n_ctx}");
     }
 }
 

@@ -10,7 +10,7 @@ pub use models::{Evaluated, Queue, evaluate_each};
 pub use sidecar::{ClaimedSidecar, TokenLog};
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kl_formats::{About, Prompt, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
@@ -50,6 +50,8 @@ pub struct Evaluation<'e> {
     pub check_models: &'e dyn Fn() -> Result<(), Error>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
+    /// The time in which this run has generated the reference's answers, if it has.
+    pub generating: Option<Duration>,
     /// When loading began.
     pub started: Instant,
 }
@@ -147,6 +149,7 @@ impl Evaluation<'_> {
         let row = self.row(&log, path.clone(), texts, outcome.n_windows)?;
         let timing = outcome.timing.take().map(|mut timing| {
             timing.write = log.in_writing;
+            timing.generate = self.generating;
             let n_rows = log.records.len() - log.n_resumed;
             TimingInfo::new(&timing, self.started.elapsed(), n_rows as u64)
         });

@@ -43,6 +43,8 @@ pub struct Written {
     pub file: NewFile,
     /// Tokens that this run decoded.
     pub n_tokens: u64,
+    /// Tokens of answers that this run generated.
+    pub n_generated: u64,
     /// Where hidden states are stored: how the rows that were computed from them again compare with
     /// the model's own.
     pub checked: Option<RowError>,
@@ -305,6 +307,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         let file_bytes = self.output.commit_writer(written.output)?;
         watch.warn_all(Warning::of_forms(written.forms));
         let check_time = hidden.as_ref().map_or(Duration::ZERO, |of| of.check_time);
+        let generated = choice.input.generated;
         let n_tokens = missing.iter().map(|window| window.tokens.len() as u64);
         Ok(Written {
             file: NewFile {
@@ -313,10 +316,12 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
                 ..NewFile::default()
             },
             n_tokens: n_tokens.sum(),
+            n_generated: generated.map_or(0, |of| of.n_tokens),
             checked: hidden.map(|hidden| hidden.checked),
             check_time: trial_time + check_time,
             timing: Timing {
                 decode: written.timing.decode.saturating_sub(check_time),
+                generate: generated.map(|of| of.time),
                 ..written.timing
             },
         })

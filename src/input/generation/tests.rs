@@ -1,6 +1,7 @@
 //! Answers of the fake model, to prompts that hold the answers before them.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use kl_formats::{Calls, Messages, Variables};
 
@@ -43,8 +44,8 @@ fn answered(
     n_turns: &[u32],
     context: ContextOptions,
     (most, seed): (usize, Option<u32>),
-    on_step: &mut dyn FnMut(Step<()>) -> Result<()>,
-) -> Result<Answered> {
+    on_step: OnGenerated<'_>,
+) -> Result<(Answered, Generated)> {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(template, String::new(), String::new()).unwrap();
     let template = Rc::new(template);
@@ -85,7 +86,9 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
     let n_turns = [1, 3, 0, 2, 1, 1, 1, 4];
     let run = |n_turns: &[u32], seed, (n_seq, n_batch)| {
         let context = context(500, n_seq, n_batch);
-        answered(n_turns, context, (20, seed), &mut |_| Ok(())).unwrap()
+        answered(n_turns, context, (20, seed), &mut |_| Ok(()))
+            .unwrap()
+            .0
     };
     for seed in [None, Some(1), Some(2)] {
         let alone = run(&n_turns, seed, (1, 512));
@@ -103,7 +106,7 @@ fn answers_depend_on_their_prompts_and_seeds_alone() {
 fn tokens_that_the_file_forbids_are_never_chosen() {
     for seed in [None, Some(1)] {
         let context = context(500, 4, 512);
-        let all = answered(&[1; 40], context, (20, seed), &mut |_| Ok(())).unwrap();
+        let (all, _) = answered(&[1; 40], context, (20, seed), &mut |_| Ok(())).unwrap();
         let answers = all.values().map(|turn| {
             let (tokens, n_prompt) = turn.as_ref().unwrap();
             tokens[*n_prompt..].to_vec()
@@ -115,15 +118,12 @@ fn tokens_that_the_file_forbids_are_never_chosen() {
 
 #[test]
 fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
-    let (mut n_rows, mut n_done) = (0, 0);
-    let all = answered(&[1; 20], context(500, 4, 512), (6, None), &mut |step| {
-        match step {
-            Step::Rows(n) => n_rows += n,
-            Step::Window(()) => n_done += 1,
-        }
+    let mut seen: Vec<Generated> = Vec::new();
+    let all = answered(&[1; 20], context(500, 4, 512), (6, None), &mut |so_far| {
+        seen.push(so_far);
         Ok(())
     });
-    let all = all.unwrap();
+    let (all, generated) = all.unwrap();
     let mut n_ended = 0;
     let mut n_tokens = 0;
     for turn in all.values() {
@@ -135,7 +135,20 @@ fn an_answer_ends_where_the_model_ends_it_or_where_there_is_no_room() {
         n_tokens += answer.len();
     }
     assert!((1..20).contains(&n_ended), "{n_ended}");
-    assert_eq!((n_rows, n_done), (n_tokens, 20));
+    let last = seen.last().unwrap();
+    for done in [&generated, last] {
+        assert_eq!((done.n_tokens, done.n_answers), (n_tokens as u64, 20));
+    }
+    let counts = |of: &Generated| (of.n_tokens, of.n_answers, of.time);
+    assert!(seen.is_sorted_by_key(counts));
+    // Known from the first tokens of all on, and nothing at the end.
+    let first = seen.iter().position(|of| of.most_left.is_some());
+    assert!(
+        seen[first.unwrap()..]
+            .iter()
+            .all(|of| of.most_left.is_some())
+    );
+    assert_eq!(last.most_left, Some(Duration::ZERO));
 }
 
 #[test]
@@ -143,7 +156,7 @@ fn a_conversation_ends_before_a_prompt_that_leaves_no_room() {
     let n_turns = [3, 1, 3, 2, 3, 3];
     let n_cut = [10, 15, 500].map(|n_ctx| {
         let context = context(n_ctx, 2, 512);
-        let all = answered(&n_turns, context, (12, Some(5)), &mut |_| Ok(())).unwrap();
+        let (all, _) = answered(&n_turns, context, (12, Some(5)), &mut |_| Ok(())).unwrap();
         let whole = all.values().flatten();
         assert!(
             whole

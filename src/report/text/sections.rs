@@ -7,8 +7,8 @@ use crate::report::identical_output::{left_out, sentence};
 use crate::report::layout::{Sheet, USUAL_QUANTILES, View, laid_out};
 use crate::report::names::Names;
 use crate::report::number::{
-    count, count_of, duration, ends, fixed, kld, or_undefined, percent, quantile_name, short_kld,
-    signed_percent, significant,
+    count, count_of, duration, ends, fixed, kld, or_undefined, per_second, percent, quantile_name,
+    short_kld, signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::report::table::Table;
@@ -136,7 +136,7 @@ fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
 
 /// The time it took, in full also that of each part, and a notable wait for other work.
 fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
-    let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
+    let speed = format!("{} scored tokens/s", per_second(timing.tokens_per_s));
     out.value("time", &duration(timing.wall_s), &speed);
     let times = [
         ("load", timing.load_s),
@@ -148,6 +148,13 @@ fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     let parts = times.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
     if view.full {
         out.list("  of which", ", ", parts.iter().map(String::as_str));
+    }
+    if let Some(generate_s) = timing.generate_s.filter(|_| view.full) {
+        out.value(
+            "generating",
+            &duration(generate_s),
+            "before, for all models",
+        );
     }
     if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
         let busy = format!("busy {} of the time", percent(device.busy_share));

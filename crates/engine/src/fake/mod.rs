@@ -211,6 +211,7 @@ impl FakeEngine {
                 n_positions: self.n_positions.map(u64::from),
                 layers: self.layers,
                 long_rope_above: self.long_rope_above,
+                is_quantized: false,
                 has_experts: false,
                 bos_token: Some(0),
                 add_bos: self.add_bos,

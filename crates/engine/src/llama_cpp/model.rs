@@ -386,6 +386,8 @@ fn facts(
             },
         },
         long_rope_above: header.long_rope_above(),
+        is_quantized: !options.is_dequantized
+            && header.tensors.iter().any(|tensor| tensor.kind.block > 1),
         has_experts: header.has_experts(),
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),

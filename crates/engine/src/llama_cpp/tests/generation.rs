@@ -1,7 +1,7 @@
 //! Texts that grow together, each in a sequence of its own.
 
 use super::*;
-use crate::{Appended, Decoder, top_token};
+use crate::{Appended, CacheType, Decoder, top_token};
 
 fn appended(sequence: usize, tokens: &[u32], start: usize) -> Appended<'_> {
     Appended {
@@ -57,8 +57,11 @@ const MODELS: [&str; 3] = [
 /// With a cache for each, a text grows beside others as it does by itself, to the bit.
 #[test]
 fn texts_grow_together_as_they_do_alone() {
-    for name in MODELS {
+    let plain = MODELS.map(|name| (name, CacheType::F16));
+    let quantized = MODELS.map(|name| (name, CacheType::Q8_0));
+    for (name, cache) in plain.into_iter().chain(quantized) {
         let model = load(&fixture(name));
+        assert!(!model.facts().is_quantized);
         let text = |i: u32| window(&model, 20 + 9 * i, i).tokens;
         let texts: Vec<Vec<u32>> = (0..8).map(text).collect();
         let grown = |first: usize, n: usize| {
@@ -67,6 +70,8 @@ fn texts_grow_together_as_they_do_alone() {
                 n_seq: n as u32,
                 has_own_caches: true,
                 shows_states: false,
+                type_k: cache,
+                type_v: cache,
                 ..options(64, 64)
             };
             let mut decoder = model.decoder(&options).unwrap();
@@ -81,6 +86,37 @@ fn texts_grow_together_as_they_do_alone() {
             for (one, other) in some_rows.iter().zip(&rows[first..]) {
                 assert_eq!(bits(one), bits(other), "{name}: {n} from {first}");
             }
+        }
+    }
+}
+
+/// Of a quantized model, two texts grow as each does by itself, to the bit: with more, ggml may use other kernels.
+#[test]
+fn two_texts_of_a_quantized_model_grow_together_as_they_do_alone() {
+    for name in [
+        "tiny-q8_0.gguf",
+        "tiny-q4_K_M.gguf",
+        "tiny-q2_K.gguf",
+        "architectures/mixtral-q4_0.gguf",
+    ] {
+        let model = load(&fixture(name));
+        assert!(model.facts().is_quantized);
+        let texts = [0, 1].map(|i| window(&model, 20 + 9 * i, i).tokens);
+        let grown = |texts: &[Vec<u32>]| {
+            let options = ContextOptions {
+                n_ctx: 200,
+                n_seq: texts.len() as u32,
+                has_own_caches: true,
+                shows_states: false,
+                ..options(64, 64)
+            };
+            grow(&mut model.decoder(&options).unwrap(), texts, 40, 64)
+        };
+        let (both, rows) = grown(&texts);
+        for i in [0, 1] {
+            let (alone, row) = grown(&texts[i..=i]);
+            assert_eq!(alone[0], both[i], "{name}");
+            assert_eq!(bits(&row[0]), bits(&rows[i]), "{name}");
         }
     }
 }
