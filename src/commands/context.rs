@@ -289,7 +289,11 @@ impl Decoding {
         } else {
             CPU_ANSWERS
         };
-        let best = identical.min(ANSWERS_N_CTX / n_ctx.max(1));
+        let most = identical.min(ANSWERS_N_CTX / n_ctx.max(1));
+        // A call has a token of each answer: where they do not fit into the user's batch, one grows at a time.
+        let batch = [run.n_batch, run.n_ubatch].into_iter().flatten().min();
+        let fits = batch.is_none_or(|n| n >= most);
+        let best = if fits { most } else { 1 };
         run.n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ)
     }
 
