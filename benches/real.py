@@ -55,7 +55,8 @@ def main():
         for quant in quants:
             read = [KL, "-m", model(quant), "-q", "--force", *threads, "--json", f"{quant}.json"]
             commands["kl", quant] = [*read, "-r", "ref.gz"]
-            commands["kl", f"{quant} hidden"] = [*read, "-r", "hidden.gz", "--no-sidecar"]
+            if quant == quants[0]:
+                commands["kl", f"{quant} hidden"] = [*read, "-r", "hidden.gz", "--no-sidecar"]
             if PEER:
                 commands["peer", quant] = [*peer, "-m", model(quant), "--kl-divergence", "--kl-divergence-base", "base.kld"]
         results = {name: medians(of) for name, of in in_turn(commands, n_runs).items()}
@@ -72,8 +73,8 @@ def main():
         print(f"| write it as `hidden` | {cell(results['kl', 'write hidden'])} | — |")
         for quant in quants:
             print(f"| evaluate {quant} | {row(quant)} |")
-        last = quants[0]
-        print(f"| evaluate {last} against `hidden` | {cell(results['kl', f'{last} hidden'])} | — |")
+        first = quants[0]
+        print(f"| evaluate {first} against `hidden` | {cell(results['kl', f'{first} hidden'])} | — |")
         for quant in quants:
             ours = json.loads(Path(f"{quant}.json").read_text())["models"][0]["kld"]["mean"]
             lo, hi = ours["cluster_lo"], ours["cluster_hi"]
