@@ -89,17 +89,16 @@ fn answers_that_grow_together_are_those_that_grow_alone() {
     }
 }
 
-/// Without `-np`, several answers grow at a time, and the file is that of one at a time.
+/// Without `-np`, several answers grow at a time, and they are those of one at a time.
 #[test]
 fn answers_grow_together_by_default_where_that_changes_nothing() {
     let session = Session::new();
     for model in ["@f16", "@q4"] {
         session.ok(&call(model, "alone.gz", "--temp 1 --seed 3 -np 1 --force"));
         session.ok(&call(model, "default.gz", "--temp 1 --seed 3 --force"));
-        assert!(
-            session.read("alone.gz") == session.read("default.gz"),
-            "{model}"
-        );
+        // Other CPUs may give other last bits to rows, but the tokens are those of one at a time.
+        let [alone, default] = ["alone.gz", "default.gz"].map(|name| session.tokens(name));
+        assert_eq!(alone, default, "{model}");
     }
 }
 
