@@ -4,6 +4,8 @@ use indicatif::{HumanBytes, HumanCount};
 use kl_formats::{Sampling, Shard};
 use serde::Serialize;
 
+use crate::stats::Estimate;
+
 /// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
 pub fn kld(value: f64) -> String {
     significant(value, 6)
@@ -64,6 +66,14 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
         (Some(lo), None) => format!("≥ {}", show(lo)),
         (None, Some(hi)) => format!("≤ {}", show(hi)),
         (None, None) => String::new(),
+    }
+}
+
+/// A value as it is shown, with its interval where there is one: `2.00 [1.80, 2.22]`.
+pub fn with_ends(value: String, of: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match ends(of.lo, of.hi, show) {
+        ends if ends.is_empty() => value,
+        ends => format!("{value} {ends}"),
     }
 }
 

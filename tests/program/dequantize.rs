@@ -33,7 +33,7 @@ fn the_weights_alone_are_shown_beside_the_file_and_not_ranked() {
     has(&models[1], &json!({"set_up": {"weights": "f16"}}));
     assert!(models[0]["set_up"].get("weights").is_none());
     assert!(session.exists("tiny-q8_0-dequantized@ref.kls"));
-    // The size is the file's, and the kernels' part of a q8_0's KLD is no small one.
+    // The size is the file's, and most of a q8_0's KLD is the kernels'.
     assert_eq!(models[3]["model"], models[2]["model"]);
     assert!(mean(&models[3]) < 0.8 * mean(&models[2]));
     // What the run prints is what kl report prints later.

@@ -140,7 +140,8 @@ impl<'r> Ranking<'r> {
         let [set_up, other_set_up] = headers.map(|header| {
             let mut set_up = header.backend.clone().unwrap_or_default();
             // Threads change no bit, and the cache's size follows from the rest.
-            (set_up.threads, set_up.kv_cache_bytes, set_up.weights) = (None, None, None);
+            (set_up.threads, set_up.weights) = (None, None);
+            (set_up.kv_cache_bytes, set_up.kv_cache_sizes) = (None, None);
             set_up
         });
         let [model, other_model] = headers.map(|header| header.model.as_ref());

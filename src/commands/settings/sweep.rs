@@ -9,7 +9,7 @@ use clap::ValueEnum as _;
 use crate::engine::{CacheType, ContextOptions, ModelOptions};
 
 /// The end of the label of an evaluation with dequantized weights.
-pub const DEQUANTIZED: &str = "dequantized";
+const DEQUANTIZED: &str = "dequantized";
 
 /// One evaluation of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,14 +87,6 @@ impl Sweep {
         Self {
             weights: vec![is_dequantized],
             caches: Vec::new(),
-        }
-    }
-
-    /// Each model once for each pair of types.
-    pub fn of_caches(caches: Vec<CacheTypes>) -> Self {
-        Self {
-            caches,
-            ..Self::none(false)
         }
     }
 

@@ -14,11 +14,11 @@ fn cell(k: &str, v: &str) -> CacheTypes {
 /// Three cells for each model.
 fn swept(folder: &Folder, models: &[&str]) -> EvaluateSettings {
     let mut settings = folder.evaluate_settings(models);
-    settings.sweep = Sweep::of_caches(vec![
+    settings.sweep.caches = vec![
         cell("f16", "f16"),
         cell("q8_0", "f16"),
         cell("q8_0", "q4_0"),
-    ]);
+    ];
     // The names of sidecars begin with the folder, as that of the reference.
     settings.results.sidecar = None;
     settings

@@ -78,7 +78,7 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
             return store_in(Target::Kl(begun.header.encoding));
         }
         let mut choice = store_in(settings.target)?;
-        let default = DefaultEncoding::choose(&choice);
+        let default = choice.default_encoding();
         if default.encoding.holds_states() {
             choice = store_in(Target::Kl(default.encoding))?;
         }

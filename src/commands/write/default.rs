@@ -1,10 +1,8 @@
 //! The encoding of a reference where none is asked for: codes of 16 bits, or hidden states where those
 //! take far less of the disk.
 
-use kl_formats::{Encoding, Target};
+use kl_formats::Encoding;
 
-use super::choice::Choice;
-use crate::engine::Model;
 use crate::report::number::bytes;
 
 /// Up to this size, codes are chosen: they are quicker to read, the same on every machine, and other programs
@@ -24,37 +22,8 @@ pub struct DefaultEncoding {
 }
 
 impl DefaultEncoding {
-    /// Chooses for the windows of all parts, so that each part chooses alike. `choice` plans to store codes.
-    pub fn choose<M: Model + Sync>(choice: &Choice<'_, '_, M>) -> Self {
-        let sizes = choice.sizes(choice.input.plan.whole());
-        let size = |encoding| {
-            let mut sizes = sizes.iter();
-            let found = sizes.find(|(target, _)| *target == Target::Kl(encoding));
-            found.map(|(_, size)| *size)
-        };
-        let codes = size(Encoding::U16).unwrap_or(0);
-        let Some(states) = size(Encoding::Hidden) else {
-            let architecture = choice.architecture();
-            return Self::codes(&format!(
-                "rows of this model ({architecture}) cannot be computed from hidden states"
-            ));
-        };
-        let scope = match choice.settings.part {
-            Some(_) => " for all parts",
-            None => "",
-        };
-        let default = Self::by_size(codes, states, scope);
-        if default.encoding.holds_states() && choice.read_from_disk.is_some() {
-            let states = bytes(states);
-            return Self::codes(&format!(
-                "hidden would take {states}{scope}, and read the weights from the disk for each window"
-            ));
-        }
-        default
-    }
-
     /// Chooses by the bytes that a file would have of codes and of hidden states. `scope` follows a size.
-    fn by_size(codes: u64, states: u64, scope: &str) -> Self {
+    pub fn by_size(codes: u64, states: u64, scope: &str) -> Self {
         let take = |size| format!("would take {}{scope}", bytes(size));
         let (encoding, reason) = if codes <= MOST_BYTES {
             let most = MOST_BYTES >> 30;

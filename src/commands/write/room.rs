@@ -4,6 +4,7 @@ use anyhow::Result;
 use kl_formats::{About, Encoding, Kind, Target, WindowSpec};
 
 use super::choice::{Choice, expected_type};
+use super::default::DefaultEncoding;
 use crate::commands::output::{PartialFile, check_free_space};
 use crate::engine::Model;
 use crate::report::number::bytes;
@@ -35,6 +36,35 @@ impl<M: Model + Sync> Choice<'_, '_, M> {
         }
         let size = |target| (target, self.bytes_in(target, &about, windows));
         targets.into_iter().map(size).collect()
+    }
+
+    /// Chooses the encoding by the windows of all parts, so that each part chooses alike. This plans to store codes.
+    pub fn default_encoding(&self) -> DefaultEncoding {
+        let sizes = self.sizes(self.input.plan.whole());
+        let size = |encoding| {
+            let mut sizes = sizes.iter();
+            let found = sizes.find(|(target, _)| *target == Target::Kl(encoding));
+            found.map(|(_, size)| *size)
+        };
+        let codes = size(Encoding::U16).unwrap_or(0);
+        let Some(states) = size(Encoding::Hidden) else {
+            let architecture = self.architecture();
+            return DefaultEncoding::codes(&format!(
+                "rows of this model ({architecture}) cannot be computed from hidden states"
+            ));
+        };
+        let scope = match self.settings.part {
+            Some(_) => " for all parts",
+            None => "",
+        };
+        let default = DefaultEncoding::by_size(codes, states, scope);
+        if default.encoding.holds_states() && self.read_from_disk.is_some() {
+            let states = bytes(states);
+            return DefaultEncoding::codes(&format!(
+                "hidden would take {states}{scope}, and read the weights from the disk for each window"
+            ));
+        }
+        default
     }
 
     /// Most bytes of this part's file as it is planned.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use super::tables::ShownName;
 use super::{ComparedModel, Comparison, PairKind};
 use crate::report::layout::list;
-use crate::report::number::{ends, percent_1, short_kld};
+use crate::report::number::{percent_1, short_kld, with_ends};
 use crate::report::table::Table;
 use crate::stats::{Estimate, Ratio};
 
@@ -18,11 +18,6 @@ const NOTABLE: f64 = 0.1;
 /// these bits rounding is 14 % at most.
 const MOSTLY_ROUNDED_BPW: RangeInclusive<f64> = 6.4..=15.0;
 const MOSTLY_ROUNDED_KLD: f64 = 0.012;
-
-/// Marks a model whose KLD may be rounding for the most part, and explains the mark.
-pub(super) const ROUNDED: &str = "~";
-pub(super) const ROUNDED_LEGEND: &str =
-    "most of it may be rounding in kernels: --dequantize shows the weights alone";
 
 /// A model as its file is, and with its weights dequantized.
 pub(super) struct Rounding<'c> {
@@ -42,11 +37,9 @@ fn share(of: Ratio) -> Estimate {
     }
 }
 
-fn shown(of: Estimate) -> String {
-    let percent = |share: f64| format!("{:.1}", 100.0 * share);
-    format!("{} {}", percent_1(of.value), ends(of.lo, of.hi, percent))
-        .trim_end()
-        .to_owned()
+/// A share in percent, without the sign.
+fn points(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
 }
 
 impl Comparison {
@@ -75,16 +68,11 @@ impl Comparison {
             return None;
         };
         let kld = first.weights.mean_kld()?;
-        let alone = format!(
-            "{} {}",
-            short_kld(kld.value),
-            ends(kld.lo, kld.hi, short_kld)
-        );
+        let share = with_ends(percent_1(first.share.value), &first.share, points);
+        let alone = with_ends(short_kld(kld.value), &kld, short_kld);
         let mut said = format!(
-            "{}: {} of its KLD is rounding in this machine's kernels; its weights alone are at {}",
+            "{}: {share} of its KLD is rounding in this machine's kernels; its weights alone are at {alone}",
             name(first.file),
-            shown(first.share),
-            alone.trim_end()
         );
         if !others.is_empty() {
             let of_each = others.iter().map(|of| {
@@ -107,11 +95,7 @@ impl Comparison {
                 |of| of.weights.mean_kld(),
                 short_kld,
             )
-            .estimate(
-                ["rounding\n%", interval],
-                |of| Some(of.share),
-                |share| format!("{:.1}", 100.0 * share),
-            )
+            .estimate(["rounding\n%", interval], |of| Some(of.share), points)
     }
 
     /// True if most of a model's KLD may be rounding, and no run with dequantized weights shows how much.

@@ -5,9 +5,9 @@ use super::{ComparedModel, Comparison, ROUNDING};
 use crate::report::identical_output::same_to;
 use crate::report::layout::list;
 use crate::report::number::{
-    bytes, count, ends, percent_1, printable, ratio, short_kld, short_percent,
+    bytes, count, percent_1, printable, ratio, short_kld, short_percent, with_ends,
 };
-use crate::stats::Ratio;
+use crate::stats::{Estimate, Ratio};
 
 /// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
 /// sentence to say so. Not measured: a smaller factor seldom decides which quant to use.
@@ -295,8 +295,8 @@ impl Ranked<'_> {
 
 /// A ratio with its interval: `2.00 [1.80, 2.22]`.
 fn times(of: &Ratio) -> String {
-    let times = format!("{} {}", ratio(of.value), ends(of.lo, of.hi, ratio));
-    times.trim_end().to_owned()
+    let Ratio { value, lo, hi, .. } = *of;
+    with_ends(ratio(value), &Estimate { value, lo, hi }, ratio)
 }
 
 /// The one-sided upper end of a model's ratio to the best.

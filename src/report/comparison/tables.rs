@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 
-use super::rounding::{ROUNDED, ROUNDED_LEGEND};
 use super::sizes::Caches;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::identical_output::{left_out, same_to};
@@ -30,6 +29,7 @@ const PARETO: &str = "P";
 const NOISE: &str = "-";
 const INCOMPLETE: &str = "!";
 const WEIGHTS_ALONE: &str = "w";
+const ROUNDED: &str = "~";
 
 /// Marks a model that loses more in a span than elsewhere, and explains the mark.
 const MORE_HERE: &str = "+";
@@ -83,16 +83,6 @@ pub fn mark(n_tokens: u64) -> &'static str {
 pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
     let is_marked = n_tokens.into_iter().any(|n| !mark(n).is_empty());
     is_marked.then(|| format!("* fewer than {} tokens: a hint, no more", count(FEW_TOKENS)))
-}
-
-/// The marks of a model.
-fn marks(model: &ComparedModel) -> String {
-    let pareto = if model.pareto { PARETO } else { " " };
-    match (&model.same_as, model.is_near_best()) {
-        (Some(_), _) => format!("{SAME}{pareto}"),
-        (None, true) => format!("{NEAR_BEST}{pareto}"),
-        (None, false) => format!(" {pareto}"),
-    }
 }
 
 /// A share in percent, without the sign.
@@ -152,14 +142,7 @@ impl Comparison {
         };
         Table::new("", &self.models)
             .left("", place)
-            .left("", |m| {
-                let marks = marks(m);
-                match marks.strip_prefix(' ') {
-                    _ if !self.may_be_rounding(m) => marks,
-                    Some(others) => format!("{ROUNDED}{others}"),
-                    None => marks + ROUNDED,
-                }
-            })
+            .left("", |m| self.marks(m))
             .left("\nmodel", |m| name(&m.label))
             .number(format!("{}\n", sizes.word()), size, two_decimals)
             .unit(unit.symbol)
@@ -176,9 +159,22 @@ impl Comparison {
             .in_markdown()
     }
 
+    /// The marks of a model.
+    fn marks(&self, model: &ComparedModel) -> String {
+        let pareto = if model.pareto { PARETO } else { " " };
+        let may_be_rounding = self.may_be_rounding(model);
+        let rounded = if may_be_rounding { ROUNDED } else { "" };
+        match (&model.same_as, model.is_near_best()) {
+            (Some(_), _) => format!("{SAME}{pareto}{rounded}"),
+            (None, true) => format!("{NEAR_BEST}{pareto}{rounded}"),
+            (None, false) if may_be_rounding => format!("{ROUNDED}{pareto}"),
+            (None, false) => format!(" {pareto}"),
+        }
+    }
+
     /// Explains the marks that occur, each mark before its words.
     pub(super) fn legend(&self) -> Vec<String> {
-        let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
+        let marked = |mark: &str| self.models.iter().any(|of| self.marks(of).contains(mark));
         let has_floor = self.models.iter().any(|model| model.is_noise_floor);
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let same = "has the same KLD as the one above it, at every token";
@@ -186,7 +182,7 @@ impl Comparison {
         let noise = "the noise floor: the reference's own model";
         let has_alone = self.models.iter().any(|model| model.is_weights_alone);
         let alone = "the weights alone, dequantized: without rounding in kernels, not ranked";
-        let has_rounded = self.models.iter().any(|of| self.may_be_rounding(of));
+        let rounded = "most of it may be rounding in kernels: --dequantize shows the weights alone";
         let sizes = self.sizes();
         let size = format!("{}:", sizes.word());
         let explained = sizes.explained().map(|of| format!("that of {of}"));
@@ -196,7 +192,7 @@ impl Comparison {
             (marked(PARETO), PARETO, pareto),
             (has_floor, NOISE, noise),
             (has_alone, WEIGHTS_ALONE, alone),
-            (has_rounded, ROUNDED, ROUNDED_LEGEND),
+            (marked(ROUNDED), ROUNDED, rounded),
             (
                 sizes.has_caches(),
                 &size,

@@ -8,6 +8,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{calls, guarded};
 use super::log::last_log_errors;
+use super::model::as_ptr;
 use super::params::context_params;
 use crate::{ContextOptions, ModelOptions};
 
@@ -68,9 +69,4 @@ pub(super) fn cache_bytes(
     let bytes = guarded(|| unsafe { calls::kl_context_bytes(context.as_ptr(), false) });
     unsafe { sys::llama_free(context.as_ptr()) };
     bytes
-}
-
-fn as_ptr(model: &LlamaModel) -> *mut sys::llama_model {
-    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins.
-    unsafe { *(&raw const *model).cast::<*mut sys::llama_model>() }
 }

@@ -386,8 +386,7 @@ fn facts(
             },
         },
         long_rope_above: header.long_rope_above(),
-        is_quantized: !options.is_dequantized
-            && header.tensors.iter().any(|tensor| tensor.kind.block > 1),
+        is_quantized: header.tensors.iter().any(|tensor| tensor.kind.block > 1),
         has_experts: header.has_experts(),
         bos_token: u32::try_from(vocab.bos().0).ok(),
         add_bos: vocab.should_add_bos(),
@@ -408,15 +407,19 @@ fn facts(
     }
 }
 
+/// llama.cpp's handle of a model.
+pub(super) fn as_ptr(model: &LlamaModel) -> *mut sys::llama_model {
+    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins.
+    unsafe { *(&raw const *model).cast::<*mut sys::llama_model>() }
+}
+
 /// The tokens that llama.cpp's own sampler never chooses (`common_sampler_init` in its `sampling.cpp`). It
 /// has left out those beyond the vocabulary.
 fn suppressed_tokens(model: &LlamaModel) -> Vec<u32> {
     let mut n_tokens = 0;
-    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins. The
-    // list has `n_tokens` elements, and lives as long as the model.
+    // SAFETY: the list has `n_tokens` elements, and lives as long as the model.
     let tokens = unsafe {
-        let model = *std::ptr::from_ref(model).cast::<*const sys::llama_model>();
-        let vocab = sys::llama_model_get_vocab(model);
+        let vocab = sys::llama_model_get_vocab(as_ptr(model));
         let tokens = sys::llama_vocab_get_suppress_tokens(vocab, &raw mut n_tokens);
         if tokens.is_null() || n_tokens <= 0 {
             return Vec::new();

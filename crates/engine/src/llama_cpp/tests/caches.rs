@@ -84,7 +84,7 @@ fn sizes_of_contexts_are_known_without_allocating_them() {
             };
             let sizes = model.cache_sizes(&options);
             if model.decoder(&options).is_err() {
-                // Its heads are no blocks of q8_0.
+                // Its heads are not whole blocks of q8_0.
                 assert!(sizes.is_err(), "{}: {type_k}", path.display());
                 continue;
             }
