@@ -316,7 +316,9 @@ fn show_written(written: &Written, quiet: bool) {
     let (timing, wall_s) = (&written.timing, written.file.wall_s);
     let took = |what: &str, time: Duration| format!("{what} {}", duration(time.as_secs_f64()));
     let mut parts = Vec::new();
-    if let Some(time) = timing.generate.filter(|_| written.n_generated > 0) {
+    let input = timing.input.unwrap_or_default();
+    parts.push(took("tokenize", input.tokenize));
+    if let Some(time) = input.generate.filter(|_| written.n_generated > 0) {
         let rate = written.n_generated as f64 / time.as_secs_f64();
         let pace = format!("{} tokens/s", per_second(rate));
         parts.push(format!("{} at {pace}", took("generate", time)));
@@ -329,7 +331,7 @@ fn show_written(written: &Written, quiet: bool) {
     parts.extend(written.checked.map(|_| took("check", written.check_time)));
     let busy = timing.device.as_ref().map(|device| device.busy_share);
     parts.extend(busy.map(|share| format!("device busy {}", percent(share))));
-    let in_windows_s = wall_s - timing.generate.unwrap_or_default().as_secs_f64();
+    let in_windows_s = wall_s - input.generate.unwrap_or_default().as_secs_f64();
     let tokens_per_s = per_second(written.n_tokens as f64 / in_windows_s);
     let speed = format!(" ({}), {tokens_per_s} tokens/s", parts.join(", "));
     say_new(&written.file, "", &speed, quiet);

@@ -1,5 +1,6 @@
 //! Progress on stderr: a bar on a terminal, plain lines at intervals elsewhere.
 
+mod forecast;
 mod generating;
 
 use std::io::{IsTerminal as _, stderr};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
+use crate::commands::Outlook;
 use crate::report::number::{bytes, duration, kld, per_second, printable};
+use forecast::Forecast;
 use kl_system::threads;
 
 /// The time between two plain lines.
@@ -45,6 +48,14 @@ impl ProgressLine {
         } else if self.last.elapsed() >= LINE_INTERVAL {
             say!("{}: {message}", self.label);
             self.last = Instant::now();
+        }
+    }
+
+    /// Says something that stays, above the bar.
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| say!("kl: {line}")),
+            None => say!("kl: {line}"),
         }
     }
 
@@ -107,11 +118,19 @@ pub struct Progress {
     rows: u64,
     mean_kld: Option<f64>,
     pace: Pace,
+    /// What is not said yet of the time that the command takes.
+    forecast: Option<Forecast>,
 }
 
 impl Progress {
-    /// `n_windows`, `n_rows`: how many there will be, if known.
-    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
+    /// `n_windows`, `n_rows`: how many there will be, if known. `outlook`: set if the time that the command takes
+    /// is to be said.
+    pub fn new(
+        label: &str,
+        n_windows: Option<u64>,
+        n_rows: Option<u64>,
+        outlook: Option<Outlook>,
+    ) -> Self {
         Self {
             line: ProgressLine::new(label, n_rows.or(n_windows)),
             n_windows,
@@ -120,6 +139,7 @@ impl Progress {
             rows: 0,
             mean_kld: None,
             pace: Pace::default(),
+            forecast: outlook.map(Forecast::new),
         }
     }
 
@@ -141,6 +161,16 @@ impl Progress {
     pub fn window(&mut self, mean_kld: Option<f64>) {
         self.windows += 1;
         self.mean_kld = mean_kld;
+        let Some((forecast, n_rows)) = self.forecast.as_mut().zip(self.n_rows) else {
+            return;
+        };
+        let seconds = self.line.seconds();
+        if let Some(line) = forecast.measure(self.windows, self.rows, seconds, n_rows) {
+            self.forecast = None;
+            if !line.is_empty() {
+                self.line.say(&line);
+            }
+        }
     }
 
     /// Windows done, speed, and what the result looks like so far.

@@ -1,6 +1,7 @@
 //! The terminal as an observer: what a command reports becomes lines, a progress bar and files.
 
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use terminal_size::{Width, terminal_size_of};
@@ -23,6 +24,8 @@ pub struct Terminal<'s> {
     /// True if each of several models is shown in a line, in place of its report.
     brief: bool,
     view: View,
+    /// True once a run has begun whose time shows that of the command.
+    is_forecast: AtomicBool,
     progress: Mutex<Option<Progress>>,
     loading: Mutex<Option<Loading>>,
     results: Mutex<Results<'s>>,
@@ -35,6 +38,7 @@ impl<'s> Terminal<'s> {
             quiet,
             brief,
             view,
+            is_forecast: AtomicBool::new(false),
             progress: Mutex::default(),
             loading: Mutex::default(),
             results: Mutex::new(results),
@@ -105,10 +109,14 @@ impl Observer for Terminal<'_> {
                 label,
                 n_windows,
                 n_rows,
+                outlook,
             } => {
                 stop::begin();
-                let shown = (!self.quiet).then(|| Progress::new(label, n_windows, n_rows));
-                *progress() = shown;
+                // The first run's forecast is that of the command.
+                let is_first = outlook.is_some() && !self.is_forecast.swap(true, Ordering::Relaxed);
+                let outlook = outlook.filter(|_| is_first);
+                let shown = || Progress::new(label, n_windows, n_rows, outlook);
+                *progress() = (!self.quiet).then(shown);
             }
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),

@@ -98,6 +98,13 @@ pub fn complete<M: Model>(
         watch.warn(Warning::left_out("turns_left_out", &what));
     }
     input.keep_part(model);
+    if input.n_with_tools > 0 && input.n_with_calls == 0 {
+        let answers = count_of(input.n_with_tools, "answer");
+        watch.warn(Warning::new(
+            "no_tool_calls",
+            format!("{answers} to prompts that offer tools, and none calls one in a form that kl knows: if they hold calls (kl info --prompts prints them), --span 'tool call=OPEN..CLOSE' tells how these begin and end"),
+        ));
+    }
     Ok(input)
 }
 

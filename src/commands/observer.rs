@@ -46,6 +46,8 @@ pub enum Event<'e> {
         n_windows: Option<u64>,
         /// Rows to come, if known.
         n_rows: Option<u64>,
+        /// Set if the time that the command takes follows from that of this work.
+        outlook: Option<Outlook>,
     },
     /// This many more rows are done.
     Rows(usize),
@@ -92,6 +94,19 @@ pub enum Event<'e> {
     Report(&'e Report),
 }
 
+/// What a command does besides the work that begins, a run over the rows of one model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// The models that follow.
+    pub n_after: u64,
+    /// Their rows.
+    pub n_rows_after: u64,
+    /// The rows that `-n` would limit, those of all parts; 0 where it would be another run.
+    pub n_limited: u64,
+    /// True if a run may end before all rows are done.
+    pub may_end_early: bool,
+}
+
 /// An observer, and the warnings that it received, which the result lists too.
 pub struct Watch<'o> {
     observer: &'o dyn Observer,
@@ -103,6 +118,8 @@ pub struct Watch<'o> {
 struct Warnings {
     /// The model that is evaluated now, by its index.
     model: Option<usize>,
+    /// The models that are evaluated after it.
+    n_after: u64,
     /// Each warning, and the models that gave it: `None` where it is about all of the run.
     given: Vec<(Warning, Option<Vec<usize>>)>,
 }
@@ -161,9 +178,15 @@ impl<'o> Watch<'o> {
         self.warn_all(device.and_then(|device| Warning::of_device(device, is_writing)));
     }
 
-    /// Tells which model of the run is evaluated from now on, by its index; `None`: none is.
-    pub fn evaluates(&self, model: Option<usize>) {
-        self.locked().model = model;
+    /// Tells which model of the run is evaluated from now on, by its index, and how many follow; `None`: none is.
+    pub fn evaluates(&self, model: Option<usize>, n_after: u64) {
+        let mut warnings = self.locked();
+        (warnings.model, warnings.n_after) = (model, n_after);
+    }
+
+    /// The models that are evaluated after the one that is now.
+    pub fn n_after(&self) -> u64 {
+        self.locked().n_after
     }
 
     /// Reports the warnings that only some of these models gave, by their indices and labels, unless
@@ -213,6 +236,24 @@ impl<'o> Watch<'o> {
             label,
             n_windows,
             n_rows,
+            outlook: None,
+        });
+        Phase { watch: self }
+    }
+
+    /// Begins a run over the rows of one model.
+    pub fn begin_run(
+        &self,
+        label: &str,
+        n_windows: Option<u64>,
+        n_rows: Option<u64>,
+        outlook: Outlook,
+    ) -> Phase<'_> {
+        self.event(&Event::Begin {
+            label,
+            n_windows,
+            n_rows,
+            outlook: Some(outlook),
         });
         Phase { watch: self }
     }

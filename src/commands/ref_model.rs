@@ -1,7 +1,6 @@
 //! A reference that is a model: it runs beside the evaluated ones, over the same windows.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Result;
 use kl_formats::{
@@ -17,6 +16,7 @@ use crate::engine::{
     ContextOptions, DeviceKind, Engine, EngineError, GpuLayers, Inspected, Model, SecondModel,
 };
 use crate::input::{PreparedInput, RawInput, Selection};
+use crate::pipeline::InputTime;
 use crate::report::Warning;
 use crate::report::number::{bytes, count};
 
@@ -28,8 +28,8 @@ pub struct RefModel<M> {
     /// Describes it as sidecars record it.
     pub summary: ReferenceSummary,
     windows: Vec<WindowSpec>,
-    /// The time in which it has answered prompts, if it has.
-    pub generating: Option<Duration>,
+    /// How long it took to prepare the windows.
+    pub input_time: InputTime,
 }
 
 /// Describes the reference that a model will compute, from its file and the input that was read:
@@ -98,10 +98,10 @@ pub fn load<'e, E: Engine>(
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &model, &options)?);
     input::announce(&about, watch);
-    let generating = prepared.generated.map(|of| of.time);
+    let input_time = prepared.time();
     let windows = prepared.plan.windows;
     Ok(RefModel {
-        generating,
+        input_time,
         summary: ReferenceSummary::of_model(&about, &windows),
         model,
         options,

@@ -34,12 +34,13 @@ mod windows;
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{Groups, Prompts, Provenance, TextIdentity, WindowSpec};
 
 use crate::engine::{Model, Vocabulary};
-use crate::pipeline::Part;
+use crate::pipeline::{InputTime, Part};
 use crate::report::Warning;
 use crate::whole_file::read_text;
 pub use answer_file::AnswerFile;
@@ -50,7 +51,7 @@ pub use source::{
     DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, file, is_group_name,
 };
 pub use spans::SpanRule;
-use spans::Spans;
+use spans::{OfferedTools, Spans};
 use texts::RawText;
 pub use windows::{Plan, ScoreFrom};
 
@@ -136,6 +137,7 @@ impl<'s> RawInput<'s> {
         selection: &Selection,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<PreparedInput> {
+        let started = Instant::now();
         let mut input = if self.source.prompts.is_some() {
             prompts::plan(self, model, selection, check)
         } else {
@@ -146,6 +148,7 @@ impl<'s> RawInput<'s> {
         input.provenance.shard = shard.transpose()?;
         input.provenance.seed = input.plan.seed;
         input.selection = *selection;
+        input.tokenizing = started.elapsed();
         Ok(input)
     }
 }
@@ -178,11 +181,15 @@ pub struct PreparedInput {
     /// The lists that chat templates can print, and the number of prompts that have one which theirs does
     /// not print.
     pub n_ignored: [(&'static str, u64); 2],
+    /// The number of answers to prompts that offer tools, and of those that call one in a form that is known.
+    pub n_with_tools: u64,
+    pub n_with_calls: u64,
     /// The prompts that the model is to answer.
     pub questions: Option<Questions>,
     /// What the model has generated for them.
     pub generated: Option<Generated>,
     selection: Selection,
+    tokenizing: Duration,
     /// The spans of answers, where windows end with one.
     spans: Option<Spans>,
 }
@@ -211,9 +218,21 @@ impl PreparedInput {
         let (Some(spans), Some(prompts)) = (&self.spans, &mut self.prompts) else {
             return;
         };
+        // The prompts of a conversation have the tools of its first one.
+        let (mut next, mut tools) = (0, OfferedTools::default());
         for window in &self.plan.windows {
-            if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
-                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, texts);
+            let index = window.window as usize;
+            let so_far = prompts.list.get(next..=index).unwrap_or_default();
+            if let Some(first) = so_far.iter().rfind(|prompt| !prompt.continues) {
+                tools = OfferedTools::of(&first.variables);
+            }
+            next = index + 1;
+            if let Some(prompt) = prompts.list.get_mut(index) {
+                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, &tools, texts);
+                if !tools.is_empty() && !window.tokens.is_empty() {
+                    self.n_with_tools += 1;
+                    self.n_with_calls += u64::from(spans.has_tool_call(&prompt.spans));
+                }
             }
         }
     }
@@ -242,6 +261,14 @@ impl PreparedInput {
                 ..window.clone()
             })
             .collect()
+    }
+
+    /// How long it took to prepare this.
+    pub fn time(&self) -> InputTime {
+        InputTime {
+            tokenize: self.tokenizing,
+            generate: self.generated.map(|of| of.time),
+        }
     }
 
     /// About the most bytes that the prompts can take in a header.

@@ -51,7 +51,18 @@ pub fn plan<M: Model>(
     {
         bail!("{source}: {}: {NO_TEMPLATE}", line.place);
     }
-    let spans = (source.has_answers()).then(|| Spans::new(Some(&templates.source()), &source.span));
+    let offers_tools = raw
+        .prompts
+        .iter()
+        .any(|line| has_items(&line.variables, "tools"));
+    let is_token = |text: &str| {
+        let tokens = model.tokenize(text, true);
+        tokens.is_ok_and(|tokens| tokens.len() == 1)
+    };
+    let spans = (source.has_answers()).then(|| {
+        let template = templates.source();
+        Spans::new(Some(&template), is_token, offers_tools, &source.span)
+    });
     let mut input = PreparedInput::new(source, model);
     input.provenance.text = Some(raw.text);
     input.provenance.add_bos = Some(true);

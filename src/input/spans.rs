@@ -4,6 +4,8 @@
 //! nothing nests, so code within a thought is part of the thought. A marker belongs to its span, and a
 //! token to the span of its first byte.
 
+mod offered_tools;
+
 use std::collections::HashSet;
 use std::str::FromStr;
 
@@ -11,6 +13,7 @@ use kl_formats::PROMPT_SPAN;
 
 use super::source::{GROUP_NAMES, is_group_name};
 use crate::engine::Vocabulary;
+pub use offered_tools::OfferedTools;
 
 /// The span of an answer's tokens that are in no other.
 const ANSWER: &str = "answer";
@@ -60,98 +63,163 @@ impl FromStr for SpanRule {
     }
 }
 
-/// Markers of reasoning in published chat templates: `OPEN..CLOSE`. A template has these markers if it
-/// contains one of them, or else the text after ` if `.
-const REASONING_MARKERS: [&str; 16] = [
+/// Markers around spans of one kind in published chat templates.
+struct Markers {
+    open: &'static str,
+    /// Empty: the span runs to the answer's end.
+    close: &'static str,
+    /// What a template with these markers has; `None`: one of them.
+    sign: Option<&'static str>,
+}
+
+impl Markers {
+    const fn new(open: &'static str, close: &'static str) -> Self {
+        Self {
+            open,
+            close,
+            sign: None,
+        }
+    }
+
+    /// Markers that a template puts together, or that are too common by themselves.
+    const fn with_sign(open: &'static str, close: &'static str, sign: &'static str) -> Self {
+        Self {
+            open,
+            close,
+            sign: Some(sign),
+        }
+    }
+
+    /// True if a template has them, or a vocabulary that has these texts as tokens.
+    fn are_in(&self, template: &str, is_token: impl Fn(&str) -> bool) -> bool {
+        let has = |text: &str| !text.is_empty() && template.contains(text);
+        match self.sign {
+            Some(sign) => has(sign),
+            None => has(self.open) || has(self.close) || is_token(self.open),
+        }
+    }
+}
+
+/// Markers of reasoning.
+const REASONING_MARKERS: [Markers; 16] = [
     // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
-    "<think>..</think>",
+    Markers::new("<think>", "</think>"),
     // Magistral.
-    "[THINK]..[/THINK]",
+    Markers::new("[THINK]", "[/THINK]"),
     // gpt-oss.
-    "<|channel|>analysis..<|end|> if <|channel|>",
+    Markers::with_sign("<|channel|>analysis", "<|end|>", "<|channel|>"),
     // Gemma 4.
-    "<|channel>thought..<channel|> if <|channel>",
+    Markers::with_sign("<|channel>thought", "<channel|>", "<|channel>"),
     // Command A Reasoning and R7B.
-    "<|START_THINKING|>..<|END_THINKING|>",
+    Markers::new("<|START_THINKING|>", "<|END_THINKING|>"),
     // Seed-OSS.
-    "<seed:think>..</seed:think>",
+    Markers::new("<seed:think>", "</seed:think>"),
     // EXAONE Deep.
-    "<thought>..</thought>",
+    Markers::new("<thought>", "</thought>"),
     // Apertus.
-    "<|inner_prefix|>..<|inner_suffix|>",
+    Markers::new("<|inner_prefix|>", "<|inner_suffix|>"),
     // Kimi-VL.
-    "◁think▷..◁/think▷",
+    Markers::new("◁think▷", "◁/think▷"),
     // Granite 3.2.
-    "Here is my thought process:..Here is my response:",
+    Markers::new("Here is my thought process:", "Here is my response:"),
     // Apriel 1.6.
-    "Here are my reasoning steps:..[BEGIN FINAL RESPONSE]",
+    Markers::new("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     // MiniMax M3.
-    "<mm:think>..</mm:think>",
+    Markers::new("<mm:think>", "</mm:think>"),
     // Kimi K3.
-    "<|open|>think<|sep|>..<|close|>think<|sep|> if <|close|>",
+    Markers::with_sign("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>"),
     // Hunyuan 3.
-    "<think:opensource>..</think:opensource> if :opensource",
+    Markers::with_sign("<think:opensource>", "</think:opensource>", ":opensource"),
     // Solar Open.
-    "<|think|>..<|end|> if <|think|>",
+    Markers::with_sign("<|think|>", "<|end|>", "<|think|>"),
     // Muse Glimmer.
-    " to=self<|message|>..<|eom|> if to=self",
+    Markers::with_sign(" to=self<|message|>", "<|eom|>", "to=self"),
 ];
 
-/// Markers of calls of tools, in the same form. One without an end marker runs to the answer's end.
-const TOOL_CALL_MARKERS: [&str; 28] = [
+/// Markers of calls of tools.
+const TOOL_CALL_MARKERS: [Markers; 30] = [
     // Hermes, Qwen, GLM, Granite 4.
-    "<tool_call>..</tool_call>",
+    Markers::new("<tool_call>", "</tool_call>"),
     // Mistral.
-    "[TOOL_CALLS]..",
+    Markers::new("[TOOL_CALLS]", ""),
     // Llama 3.1.
-    "<|python_tag|>..",
+    Markers::new("<|python_tag|>", ""),
     // DeepSeek V3 to V3.1, and V3.2.
-    "<｜tool▁calls▁begin｜>..<｜tool▁calls▁end｜>",
-    "<｜DSML｜function_calls>..</｜DSML｜function_calls> if DSML",
+    Markers::new("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    Markers::with_sign(
+        "<｜DSML｜function_calls>",
+        "</｜DSML｜function_calls>",
+        "DSML",
+    ),
     // DeepSeek V4.
-    "<｜DSML｜tool_calls>..</｜DSML｜tool_calls> if DSML",
+    Markers::with_sign("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "DSML"),
     // gpt-oss, which names a tool before the channel or in it.
-    " to=functions...<|call|> if <|channel|>",
-    "<|channel|>commentary to=functions...<|call|> if <|channel|>",
+    Markers::with_sign(" to=functions.", "<|call|>", "<|channel|>"),
+    Markers::with_sign(
+        "<|channel|>commentary to=functions.",
+        "<|call|>",
+        "<|channel|>",
+    ),
     // Gemma 4 and FunctionGemma.
-    "<|tool_call>..<tool_call|>",
-    "<start_function_call>..<end_function_call>",
+    Markers::new("<|tool_call>", "<tool_call|>"),
+    Markers::new("<start_function_call>", "<end_function_call>"),
     // Phi-4-mini, and Granite 3, which has no end marker.
-    "<|tool_call|>..<|/tool_call|>",
+    Markers::new("<|tool_call|>", "<|/tool_call|>"),
     // Command A and R7B.
-    "<|START_ACTION|>..<|END_ACTION|>",
+    Markers::new("<|START_ACTION|>", "<|END_ACTION|>"),
     // Kimi K2.
-    "<|tool_calls_section_begin|>..<|tool_calls_section_end|>",
+    Markers::new("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     // LFM2.
-    "<|tool_call_start|>..<|tool_call_end|>",
+    Markers::new("<|tool_call_start|>", "<|tool_call_end|>"),
     // MiniMax M2.
-    "<minimax:tool_call>..</minimax:tool_call>",
+    Markers::new("<minimax:tool_call>", "</minimax:tool_call>"),
     // Nemotron Nano 2.
-    "<TOOLCALL>..</TOOLCALL>",
+    Markers::new("<TOOLCALL>", "</TOOLCALL>"),
     // Apertus.
-    "<|tools_prefix|>..<|tools_suffix|>",
+    Markers::new("<|tools_prefix|>", "<|tools_suffix|>"),
     // OLMo 3.
-    "<function_calls>..</function_calls>",
+    Markers::new("<function_calls>", "</function_calls>"),
     // Jamba.
-    "<tool_calls>..</tool_calls>",
+    Markers::new("<tool_calls>", "</tool_calls>"),
     // Functionary 3.1, and others that are shown this form.
-    "<function=..</function>",
+    Markers::new("<function=", "</function>"),
     // MiniCPM5.
-    "<function name=..</function>",
+    Markers::new("<function name=", "</function>"),
     // Seed-OSS.
-    "<seed:tool_call>..</seed:tool_call>",
+    Markers::new("<seed:tool_call>", "</seed:tool_call>"),
     // GigaChat 3 and 3.1.
-    "function call<|role_sep|>..<|message_sep|> if <|role_sep|>",
-    "<|function_call|>..<|message_sep|> if <|function_call|>",
+    Markers::with_sign(
+        "function call<|role_sep|>",
+        "<|message_sep|>",
+        "<|role_sep|>",
+    ),
+    Markers::with_sign("<|function_call|>", "<|message_sep|>", "<|function_call|>"),
     // Solar Open.
-    "<|tool_calls|>..<|calls|>",
+    Markers::new("<|tool_calls|>", "<|calls|>"),
     // Kimi K3.
-    "<|open|>tools<|sep|>..<|close|>tools<|sep|> if <|close|>",
+    Markers::with_sign("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|close|>"),
     // Hunyuan 3.
-    "<tool_calls:opensource>..</tool_calls:opensource> if :opensource",
+    Markers::with_sign(
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        ":opensource",
+    ),
     // Muse Glimmer.
-    "<atem:function_calls>..</atem:function_calls>",
+    Markers::new("<atem:function_calls>", "</atem:function_calls>"),
+    // InternLM 2 and 3.
+    Markers::new("<|action_start|>", "<|action_end|>"),
+    // Granite 20B, which has no end marker.
+    Markers::new("<function_call>", ""),
 ];
+
+/// An answer in which spans are looked for.
+struct Answer<'a> {
+    bytes: &'a [u8],
+    /// The bytes before the token that ends it.
+    n_text: usize,
+    /// The tools that its prompt offers.
+    tools: &'a OfferedTools,
+}
 
 /// The spans that answers can have.
 #[derive(Debug)]
@@ -163,25 +231,29 @@ pub struct Spans {
 
 impl Spans {
     /// The spans of answers in a chat template, given by its source, if there is one: those whose
-    /// markers it has. `given` are the user's, which come before others that begin at the same byte.
-    pub fn new(template: Option<&str>, given: &[SpanRule]) -> Self {
+    /// markers it has, or the vocabulary as tokens. `offers_tools`: whether a prompt shows tools to the model.
+    /// `given` are the user's, which come before others that begin at the same byte.
+    pub fn new(
+        template: Option<&str>,
+        is_token: impl Fn(&str) -> bool,
+        offers_tools: bool,
+        given: &[SpanRule],
+    ) -> Self {
         let template = template.unwrap_or_default();
-        let reasoning = known(&REASONING_MARKERS).map(|markers| (REASONING, markers));
-        let tool_calls = known(&TOOL_CALL_MARKERS).map(|markers| (TOOL_CALL, markers));
-        let printed = reasoning
-            .chain(tool_calls)
-            .filter(|(_, [open, close, sign])| {
-                let has = |text: &str| !text.is_empty() && template.contains(text);
-                has(sign) || sign.is_empty() && (has(open) || has(close))
-            });
-        let used = printed.map(|(name, [open, close, _])| SpanRule {
-            name: name.to_owned(),
-            open: open.to_owned(),
-            close: close.to_owned(),
-        });
-        let mut rules: Vec<SpanRule> = used.collect();
+        let reasoning = REASONING_MARKERS.iter().map(|of| (REASONING, of));
+        let tool_calls = TOOL_CALL_MARKERS.iter().map(|of| (TOOL_CALL, of));
+        let known = reasoning.chain(tool_calls);
+        let used = known.filter(|(_, markers)| markers.are_in(template, &is_token));
+        let mut rules: Vec<SpanRule> = used
+            .map(|(name, markers)| SpanRule {
+                name: name.to_owned(),
+                open: markers.open.to_owned(),
+                close: markers.close.to_owned(),
+            })
+            .collect();
         let mut all = vec![PROMPT_SPAN, ANSWER];
         all.extend(rules.iter().map(|rule| &*rule.name));
+        all.extend(offers_tools.then_some(TOOL_CALL));
         all.push(CODE);
         all.extend(given.iter().map(|rule| &*rule.name));
         let mut seen = HashSet::new();
@@ -191,12 +263,21 @@ impl Spans {
         Self { names, rules }
     }
 
+    /// True if one of these runs is the call of a tool.
+    pub fn has_tool_call(&self, runs: &[(u32, u32)]) -> bool {
+        let name = |span: u32| self.names.get(span as usize);
+        runs.iter()
+            .any(|(span, _)| name(*span).is_some_and(|name| name == TOOL_CALL))
+    }
+
     /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
-    /// tokens. The answer begins at token `n_prompt`; `texts` gives a token's bytes.
+    /// tokens. The answer begins at token `n_prompt`; `tools` are offered in its prompt; `texts` gives a token's
+    /// bytes.
     pub fn of_window(
         &self,
         tokens: &[u32],
         n_prompt: u32,
+        tools: &OfferedTools,
         texts: &impl Vocabulary,
     ) -> Vec<(u32, u32)> {
         let (prompt, answer) = tokens.split_at(tokens.len().min(n_prompt as usize));
@@ -207,7 +288,16 @@ impl Spans {
         let from = prompt.len().saturating_sub(MARKER_TOKENS);
         let before = bytes(prompt.get(from..).unwrap_or_default()).concat();
         let pieces = bytes(answer);
-        let of_bytes = self.of_bytes(&before, &pieces.concat());
+        let all = pieces.concat();
+        // What ends the answer is no part of its last line.
+        let end = (answer.last()).filter(|token| texts.is_end_of_generation(**token));
+        let n_end = end.and(pieces.last()).map_or(0, Vec::len);
+        let answer = Answer {
+            bytes: &all,
+            n_text: all.len() - n_end,
+            tools,
+        };
+        let of_bytes = self.of_bytes(&before, &answer);
         let mut runs = vec![(0, prompt.len() as u32)];
         let (mut start, mut span) = (0, ANSWER_INDEX);
         for piece in pieces {
@@ -224,13 +314,16 @@ impl Spans {
 
     /// The span of each byte of an answer. If the prompt ends with an opening marker, as with a template
     /// that makes the model think, the answer starts within that span.
-    fn of_bytes(&self, prompt: &[u8], answer: &[u8]) -> Vec<u32> {
-        let mut spans = vec![ANSWER_INDEX; answer.len()];
+    fn of_bytes(&self, prompt: &[u8], answer: &Answer<'_>) -> Vec<u32> {
+        let bytes = answer.bytes;
+        let mut spans = vec![ANSWER_INDEX; bytes.len()];
         let prompt = prompt.trim_ascii_end();
         let open = self.longest(|rule| prompt.ends_with(rule.open.as_bytes()));
-        let mut found = open.map(|rule| (&*rule.name, end(answer, 0, &rule.close)));
+        let opened = open.map(|rule| (&*rule.name, end(bytes, 0, &rule.close)));
+        let called = || Some((TOOL_CALL, answer.tools.named_call(prompt, bytes)?));
+        let mut found = opened.or_else(called);
         let mut at = 0;
-        while at < answer.len() {
+        while at < bytes.len() {
             if let Some((name, end)) = found.take().or_else(|| self.begins(answer, at)) {
                 let index = self.names.iter().position(|other| other == name);
                 let span = index.map_or(ANSWER_INDEX, |index| index as u32);
@@ -245,17 +338,33 @@ impl Spans {
     }
 
     /// The name of the span that begins at this byte of an answer, and where it ends.
-    fn begins(&self, answer: &[u8], at: usize) -> Option<(&str, usize)> {
-        let rest = answer.get(at..)?;
+    fn begins(&self, answer: &Answer<'_>, at: usize) -> Option<(&str, usize)> {
+        let &Answer {
+            bytes,
+            n_text,
+            tools,
+        } = answer;
+        let (before, rest) = bytes.split_at_checked(at)?;
         if let Some(rule) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
-            let end = end(answer, at + rule.open.len(), &rule.close);
+            let end = end(bytes, at + rule.open.len(), &rule.close);
             return Some((&rule.name, end));
         }
-        // A fence is looked for to the end of the line, so not at every byte.
-        if at > 0 && answer.get(at - 1) != Some(&b'\n') {
+        if let Some(length) = tools.named_call(before, rest) {
+            return Some((TOOL_CALL, at + length));
+        }
+        // A fence is looked for to the end of the line, so not at every byte; JSON likewise.
+        if before.last().is_some_and(|last| *last != b'\n') {
             return None;
         }
-        Some((CODE, at + code_length(rest, fence(rest)?)))
+        let text = bytes.get(at..n_text)?;
+        if let Some(length) = tools.json_calls(text) {
+            return Some((TOOL_CALL, at + length));
+        }
+        let block = code(text, fence(text)?);
+        let content = block.content.trim_ascii_end();
+        let is_call = tools.json_calls(content) == Some(content.len());
+        let name = if is_call { TOOL_CALL } else { CODE };
+        Some((name, at + block.length))
     }
 
     /// The rule with the longest opening marker of those that fit; the first of equals.
@@ -263,16 +372,6 @@ impl Spans {
         let fitting = self.rules.iter().rev().filter(|rule| fits(rule));
         fitting.max_by_key(|rule| rule.open.len())
     }
-}
-
-/// The opening marker of each of these rules, the closing one, and the text that a template with these
-/// markers has; if that is empty, it has one of them.
-fn known(rules: &'static [&'static str]) -> impl Iterator<Item = [&'static str; 3]> {
-    rules.iter().filter_map(|rule| {
-        let (markers, sign) = rule.split_once(" if ").unwrap_or((rule, ""));
-        let (open, close) = markers.rsplit_once("..")?;
-        Some([open, close, sign])
-    })
 }
 
 /// The last marker of reasoning in a text.
@@ -286,7 +385,8 @@ pub struct LastMarker {
 
 /// The last known marker of reasoning in a text; the longest of those that begin at the same byte.
 pub fn last_marker(text: &str) -> Option<LastMarker> {
-    let markers = known(&REASONING_MARKERS).flat_map(|[open, close, _]| {
+    let markers = REASONING_MARKERS.iter().flat_map(|of| {
+        let (open, close) = (of.open, of.close);
         [(open, true), (close, false)].map(|(marker, is_open)| {
             let at = text.rfind(marker)?;
             Some((
@@ -305,8 +405,9 @@ pub fn last_marker(text: &str) -> Option<LastMarker> {
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
 pub fn reasoning_of(text: &str) -> Option<&str> {
-    known(&REASONING_MARKERS).find_map(|[open, close, _]| {
-        let (reasoning, _) = text.trim_start().strip_prefix(open)?.split_once(close)?;
+    REASONING_MARKERS.iter().find_map(|of| {
+        let thought = text.trim_start().strip_prefix(of.open)?;
+        let (reasoning, _) = thought.split_once(of.close)?;
         Some(reasoning)
     })
 }
@@ -314,7 +415,8 @@ pub fn reasoning_of(text: &str) -> Option<&str> {
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let trimmed = text.trim_end();
-    let start = known(&REASONING_MARKERS).find_map(|[open, ..]| trimmed.strip_suffix(open))?;
+    let mut openings = REASONING_MARKERS.iter().map(|of| of.open);
+    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
     text.get(start.len()..)
 }
 
@@ -335,19 +437,35 @@ fn fence(text: &[u8]) -> Option<usize> {
     is_fence.then_some(n)
 }
 
-/// The bytes of a block of code, from its opening line to the end of the closing one: backticks
-/// alone, at least as many.
-fn code_length(text: &[u8], fence: usize) -> usize {
-    let mut length = 0;
+/// A block of code, from its opening line to the end of the closing one.
+struct Block<'a> {
+    /// The lines between.
+    content: &'a [u8],
+    length: usize,
+}
+
+/// The block of code with which a text begins. Backticks alone close it, at least as many as `fence`.
+fn code(text: &[u8], fence: usize) -> Block<'_> {
+    let (mut start, mut first) = (0, 0);
     for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
-        length += line.len();
+        let end = start + line.len();
         let line = line.trim_ascii();
         if number > 0 && line.len() >= fence && line.iter().all(|&byte| byte == b'`') {
-            return length;
+            let content = text.get(first..start).unwrap_or_default();
+            return Block {
+                content,
+                length: end,
+            };
         }
-        length += 1;
+        start = end + 1;
+        if number == 0 {
+            first = start;
+        }
     }
-    text.len()
+    Block {
+        content: text.get(first..).unwrap_or_default(),
+        length: text.len(),
+    }
 }
 
 #[cfg(test)]

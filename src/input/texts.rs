@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::starter::STARTER;
 use super::text::{Text, identity_of};
-use super::windows::text_per_window;
+use super::windows::{text_per_window, tokens_needed};
 use super::{NamedText, Plan, PreparedInput, RawInput, ScoreFrom, Selection, Source, starter};
 use crate::engine::Model;
 use crate::report::Warning;
@@ -139,8 +139,13 @@ pub(super) fn plan<M: Model>(
     let mut input = PreparedInput::new(source, model);
     let (mut all, mut n_windows) = (Plan::default(), Vec::new());
     for RawText { shown, text, .. } in &mut raw.texts {
-        let tokens = model.tokenize(&text.text, source.parse_special);
-        let tokens = tokens.with_context(|| shown.clone())?;
+        let n_needed = if selection.in_chunks {
+            usize::MAX
+        } else {
+            tokens_needed(source, bos)
+        };
+        let tokens = model.tokenize_start(&text.text, source.parse_special, n_needed);
+        let (tokens, is_whole) = tokens.with_context(|| shown.clone())?;
         if tokens.len() < 2 {
             bail!("{shown}: has fewer than two tokens: use a longer text");
         }
@@ -157,7 +162,7 @@ pub(super) fn plan<M: Model>(
                 tokens.len()
             );
         }
-        text.identity.n_tokens = Some(tokens.len() as u64);
+        text.identity.n_tokens = is_whole.then_some(tokens.len() as u64);
         n_windows.push(plan.windows.len() + plan.n_unscored);
         all.append(plan);
     }

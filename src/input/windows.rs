@@ -63,6 +63,17 @@ pub fn text_per_window(n_ctx: u32, bos: Option<u32>) -> usize {
     n_ctx as usize - usize::from(bos.is_some())
 }
 
+/// Tokens of a text that its first `--max-windows` need; all, without a limit.
+pub fn tokens_needed(source: &Source, bos: Option<u32>) -> usize {
+    let Some(max) = source.max_windows else {
+        return usize::MAX;
+    };
+    let length = text_per_window(source.text_n_ctx(), bos);
+    let stride = source.stride.map_or(length, |stride| stride as usize);
+    let last_start = (max as usize).saturating_sub(1).saturating_mul(stride);
+    last_start.saturating_add(length)
+}
+
 /// The windows of a run's texts or prompts, in the order in which they are decoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {

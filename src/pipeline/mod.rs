@@ -21,7 +21,7 @@ pub use not_finite::NotFinite;
 pub use reference_rows::{FileRows, ReferenceRows, RowsHere};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};
 pub use states::StateSource;
-pub use timing::{DeviceClock, DeviceTime, Timing};
+pub use timing::{DeviceClock, DeviceTime, InputTime, Timing};
 pub use window_rows::KeptRows;
 pub use write::{FinishedOutput, WrittenWindow, write_reference};
 

@@ -58,6 +58,16 @@ impl<'m> StateSource<'m> {
         }
     }
 
+    /// Counts those of these windows, and their rows, that need not be decoded any more.
+    pub fn known_among(&self, windows: &[WindowSpec]) -> (u64, u64) {
+        let known = windows
+            .iter()
+            .filter(|window| self.known.contains_key(&window.window));
+        known.fold((0, 0), |(n, rows), window| {
+            (n + 1, rows + u64::from(window.n_rows))
+        })
+    }
+
     /// Finds the smallest type of states that gives the model's own rows to the bit in all of these
     /// windows, and stores the states so. Rounding to it must not change products of `other_sizes` rows
     /// either. Returns false if no type does; `checked` is then the distance of the last one. The

@@ -23,8 +23,8 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
-    /// Generating the answers of the reference, before all of that; `None` where the run generated none.
-    pub generate: Option<Duration>,
+    /// Preparing the windows, before all of that; `None` where they came from a file.
+    pub input: Option<InputTime>,
     /// Being ready to run while all cores were busy with other work, part of the times above; `None`
     /// where the system does not measure it.
     pub core_wait: Option<Duration>,
@@ -32,6 +32,15 @@ pub struct Timing {
     pub device: Option<DeviceTime>,
     /// The number of sources that could not be created; the run continued without them.
     pub refused: usize,
+}
+
+/// How long it took to turn a text or prompts into windows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InputTime {
+    /// Filling in chat templates, and tokenizing.
+    pub tokenize: Duration,
+    /// Generating answers; `None` where the run generated none.
+    pub generate: Option<Duration>,
 }
 
 impl Timing {
@@ -45,7 +54,7 @@ impl Timing {
             score: mean(|timing| timing.score),
             read: mean(|timing| timing.read),
             write: mean(|timing| timing.write),
-            generate: None,
+            input: None,
             core_wait: timings
                 .iter()
                 .map(|timing| timing.core_wait)

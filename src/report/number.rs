@@ -77,6 +77,15 @@ pub fn with_ends(value: String, of: &Estimate, show: impl Fn(f64) -> String) -> 
     }
 }
 
+/// An interval as it stands beside its value: [`ends`], where `0.36 ≥ 0.0003` would seem to compare the two.
+pub fn ends_beside(of: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match (of.lo.and_then(finite), of.hi.and_then(finite)) {
+        (Some(lo), None) => format!("at least {}", show(lo)),
+        (None, Some(hi)) => format!("at most {}", show(hi)),
+        _ => ends(of.lo, of.hi, show),
+    }
+}
+
 /// A share as a percentage with two decimals: `98.76 %`.
 pub fn percent(share: f64) -> String {
     or_undefined(finite(share), |share| format!("{:.2} %", 100.0 * share))
@@ -117,8 +126,6 @@ pub fn bytes(bytes: u64) -> String {
 pub struct SizeUnit {
     /// `GiB`.
     pub symbol: &'static str,
-    /// `gigabyte`.
-    pub name: &'static str,
     /// Its size in bytes.
     pub bytes: f64,
 }
@@ -126,16 +133,12 @@ pub struct SizeUnit {
 impl SizeUnit {
     /// The unit for sizes that are shown together, the largest of `largest` bytes.
     pub fn for_sizes(largest: u64) -> Self {
-        let (symbol, name, bytes) = match largest {
-            0x4000_0000.. => ("GiB", "gigabyte", 1_073_741_824.0),
-            0x10_0000.. => ("MiB", "megabyte", 1_048_576.0),
-            _ => ("KiB", "kilobyte", 1024.0),
+        let (symbol, bytes) = match largest {
+            0x4000_0000.. => ("GiB", 1_073_741_824.0),
+            0x10_0000.. => ("MiB", 1_048_576.0),
+            _ => ("KiB", 1024.0),
         };
-        Self {
-            symbol,
-            name,
-            bytes,
-        }
+        Self { symbol, bytes }
     }
 }
 
@@ -175,6 +178,12 @@ pub fn p_value(p: f64) -> String {
 /// A count, in groups of three digits: `1,234,567`.
 pub fn count(value: u64) -> String {
     HumanCount(value).to_string()
+}
+
+/// A number with two digits that are not 0, and not above this one.
+pub fn rounded_down(n: u64) -> u64 {
+    let unit = 10u64.pow(n.max(1).ilog10().saturating_sub(1));
+    n / unit * unit
 }
 
 /// A count in few characters: `512`, `66 K`, `1.2 M`, `671 B`.
@@ -299,6 +308,8 @@ mod tests {
         assert_eq!(count_of(0, "window"), "0 windows");
         assert_eq!(count_of(1, "window"), "1 window");
         assert_eq!(count_of(1234, "window"), "1,234 windows");
+        let rounded = [0, 7, 10, 99, 100, 129, 1_999, 129_876].map(rounded_down);
+        assert_eq!(rounded, [0, 7, 10, 99, 100, 120, 1_900, 120_000]);
         let short = [
             0, 999, 1000, 65_536, 999_499, 999_500, 1_249_000, 12_345_678,
         ];
@@ -336,6 +347,13 @@ mod tests {
         assert_eq!(ends(Some(0.125), None, kld), "≥ 0.125000");
         assert_eq!(ends(None, Some(0.25), kld), "≤ 0.250000");
         assert_eq!(ends(None, None, kld), "");
+        let of = |lo, hi| {
+            let value = 0.2;
+            ends_beside(&Estimate { value, lo, hi }, kld)
+        };
+        assert_eq!(of(Some(0.125), None), "at least 0.125000");
+        assert_eq!(of(None, Some(0.25)), "at most 0.250000");
+        assert_eq!(of(Some(0.125), Some(0.25)), "[0.125000, 0.250000]");
         assert_eq!(ends(Some(f64::NAN), Some(f64::INFINITY), kld), "");
     }
 

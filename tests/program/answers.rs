@@ -109,7 +109,7 @@ fn the_time_of_generating_is_told() {
     let run = session.ok(&line);
     // Lines break where the numbers' lengths say.
     let said = Vec::from_iter(run.stderr.split_whitespace()).join(" ");
-    for what in ["(generate ", " tokens/s, decode "] {
+    for what in ["(tokenize ", ", generate ", " tokens/s, decode "] {
         assert!(said.contains(what), "{said}");
     }
     assert!(
@@ -121,11 +121,11 @@ fn the_time_of_generating_is_told() {
     let prompts = "--prompts @prompts --generate 4 --no-chat-template --max-windows 3 --no-sidecar";
     let timing = |line: &str| session.result(line)["timing"].take();
     let with_model = timing(&format!("-m @q8 --ref-model @f16 {prompts}"));
-    assert!(
-        with_model["generate_s"].as_f64() > Some(0.0),
-        "{with_model}"
-    );
-    assert!(timing("-m @q8 -r ref.gz --no-sidecar")["generate_s"].is_null());
+    let of_file = timing("-m @q8 -r ref.gz --no-sidecar");
+    for what in ["tokenize_s", "generate_s"] {
+        assert!(with_model[what].as_f64() > Some(0.0), "{with_model}");
+        assert!(of_file[what].is_null());
+    }
 }
 
 #[test]

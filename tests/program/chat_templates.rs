@@ -126,6 +126,30 @@ fn prompts_with_tools_get_the_template_that_is_named_for_them() {
 }
 
 #[test]
+fn tools_without_a_call_are_said() {
+    let session = Session::new();
+    let look = json!([{"type": "function", "function": {"name": "look"}}]);
+    let call = json!({"role": "assistant", "content": r#"{"name": "look", "arguments": {}}"#});
+    let conversation =
+        |answer| json!({"messages": [{"role": "user", "content": "a cat"}, answer], "tools": look});
+    let template = "{% for tool in tools %}use {{ tool.function.name }}, {% endfor %}{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    session.write("template.jinja", template);
+    let line = "-m @f16 --chat-template-file template.jinja --prompts chats.jsonl -w chat.gz --force --score answers";
+    let said = json!({"role": "assistant", "content": "it sat"});
+    session.write("chats.jsonl", conversation(said).to_string());
+    let run = session.ok(line);
+    run.warns(&[
+        "1 answer to prompts that offer tools, and none calls one",
+        "--span",
+    ]);
+    session.write("chats.jsonl", conversation(call).to_string());
+    let run = session.ok(line);
+    run.warns_not("offer tools");
+    let spans = session.header("chat.gz").spans;
+    assert!(spans.iter().any(|name| name == "tool call"), "{spans:?}");
+}
+
+#[test]
 fn a_template_from_a_file_replaces_the_models() {
     let session = Session::new();
     model_with_template(&session, "{{ raise_exception('not this one') }}");

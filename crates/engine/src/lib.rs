@@ -345,6 +345,18 @@ pub trait Model: Vocabulary + Exchange {
     /// A text that is too long to tokenize at once.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError>;
 
+    /// Tokenizes the start of a text: the first tokens that [`tokenize`](Self::tokenize) gives, at least
+    /// `n_tokens` of them where there are as many. Returns also whether these are all.
+    ///
+    /// # Errors
+    /// Those of [`tokenize`](Self::tokenize), about what it tokenizes.
+    fn tokenize_start(
+        &self,
+        text: &str,
+        parse_special: bool,
+        n_tokens: usize,
+    ) -> Result<(Vec<u32>, bool), EngineError>;
+
     /// Creates an empty context of this model.
     ///
     /// # Errors

@@ -142,7 +142,7 @@ fn compare_one<E: Engine + Sync>(
         tokens: None,
         check_models: &|| Ok(()),
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
-        generating: None,
+        input_time: None,
         started,
     };
     let indices = |index: fn(&WindowPair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();

@@ -137,7 +137,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             tokens,
             check_models,
             not_available: Vec::new(),
-            generating: self.ref_model.and_then(|of| of.generating),
+            input_time: self.ref_model.map(|of| of.input_time),
             started: Instant::now(),
         }
     }

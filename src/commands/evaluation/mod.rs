@@ -10,19 +10,19 @@ pub use models::{Evaluated, Queue, evaluate_each};
 pub use sidecar::{ClaimedSidecar, TokenLog};
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use kl_formats::{About, Prompt, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
 
 use super::context::writer;
-use super::observer::Watch;
+use super::observer::{Outlook, Watch};
 use super::output::with_kept;
 use super::parts::StoredEvaluation;
 use super::report::EvaluationRow;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::engine::Vocabulary;
-use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
+use crate::pipeline::{self, Error, InputTime, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
     DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
     TokenColumns, Warning, doubts_of_model, judge,
@@ -50,8 +50,8 @@ pub struct Evaluation<'e> {
     pub check_models: &'e dyn Fn() -> Result<(), Error>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
-    /// The time in which this run has generated the reference's answers, if it has.
-    pub generating: Option<Duration>,
+    /// How long it took to prepare the reference's windows; `None` where they come from a file.
+    pub input_time: Option<InputTime>,
     /// When loading began.
     pub started: Instant,
 }
@@ -149,7 +149,7 @@ impl Evaluation<'_> {
         let row = self.row(&log, path.clone(), texts, outcome.n_windows)?;
         let timing = outcome.timing.take().map(|mut timing| {
             timing.write = log.in_writing;
-            timing.generate = self.generating;
+            timing.input = self.input_time;
             let n_rows = log.records.len() - log.n_resumed;
             TimingInfo::new(&timing, self.started.elapsed(), n_rows as u64)
         });
@@ -249,7 +249,8 @@ impl Evaluation<'_> {
         let file_name = model.and_then(|model| model.file_name.as_deref());
         // The cells of a sweep have the name of one file.
         let label = self.header.label.as_deref().or(file_name);
-        let phase = (self.watch).begin(label.unwrap_or_default(), rows.n_windows, rows.n_rows);
+        let (label, outlook) = (label.unwrap_or_default(), self.outlook(rows, log));
+        let phase = (self.watch).begin_run(label, rows.n_windows, rows.n_rows, outlook);
         let measure = |pair: &RowPair<'_>| measures.measure(pair);
         let timing = pipeline::evaluate(sources, rows, measure, |step| {
             match step {
@@ -287,6 +288,20 @@ impl Evaluation<'_> {
             Err(error) => return Err(error),
         }
         Ok(outcome)
+    }
+
+    /// What the command does besides this evaluation.
+    fn outlook(&self, rows: &ReferenceRows<'_>, log: &TokenLog) -> Outlook {
+        let n_after = self.watch.n_after();
+        // Of a run that goes on, some rows are done.
+        let n_rows = self.header.n_records.or(rows.n_rows).unwrap_or(0);
+        let n_of_all = self.header.shard.map_or(n_rows, |shard| shard.n_rows);
+        Outlook {
+            n_after,
+            n_rows_after: n_after * n_rows,
+            n_limited: if log.n_resumed == 0 { n_of_all } else { 0 },
+            may_end_early: self.header.until.is_some(),
+        }
     }
 
     /// Adds to the records of a window of `n_tokens` what its rows do not show: the group, the span of each

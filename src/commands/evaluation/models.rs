@@ -4,6 +4,7 @@ use anyhow::{Error, Result, anyhow};
 
 use crate::commands::Shelf;
 use crate::commands::observer::{Event, Watch, one_line};
+use crate::commands::output::Existing;
 use crate::commands::report::{Comparer, EvaluationRow};
 use crate::commands::settings::{ResultSettings, Subject};
 use crate::engine::EngineError;
@@ -153,7 +154,9 @@ pub fn evaluate_each(
     queue.report.complete = waiting.len() == 0;
     queue.publish();
     while let Some((index, subject)) = waiting.next().filter(|_| !watch.should_stop()) {
-        watch.evaluates(several.then_some(index));
+        let rest = waiting.as_slice().iter();
+        let n_after = rest.filter(|(_, next)| !is_done(settings, next)).count();
+        watch.evaluates(several.then_some(index), n_after as u64);
         match evaluate(subject) {
             Ok(evaluated) => {
                 let is_interrupted = evaluated.report.interrupted.is_some();
@@ -173,7 +176,7 @@ pub fn evaluate_each(
         queue.report.complete = waiting.len() == 0;
         queue.publish();
     }
-    watch.evaluates(None);
+    watch.evaluates(None, 0);
     let mut report = queue.report;
     if report.models.is_empty() && report.failed.is_empty() {
         report.failed = queue.skipped;
@@ -185,6 +188,12 @@ pub fn evaluate_each(
     watch.warn_of_some(&labels);
     report.warnings = watch.warnings();
     report
+}
+
+/// True if an earlier run that this one resumes has finished an evaluation, as far as names show it.
+fn is_done(settings: &ResultSettings, subject: &Subject) -> bool {
+    let path = || settings.sidecar_path(subject);
+    settings.existing == Existing::Resume && path().is_some_and(|path| path.exists())
 }
 
 /// Compares the models of a run. Without sidecars, or if the models were evaluated on different

@@ -21,7 +21,7 @@ use super::context::{
 use super::devices::{self, connect_devices};
 use super::finite_rows::{FiniteRows, has_finite_row};
 use super::input;
-use super::observer::{Observer, Watch};
+use super::observer::{Observer, Outlook, Watch};
 use super::output::{Existing, NewFile, PartialFile, free_space, partial_path, with_kept};
 use super::resume;
 use super::settings::WriteSettings;
@@ -272,13 +272,26 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         if settings.target.kind() == Kind::Kl {
             self.output.keep_if_cut_off();
         }
-        let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
+        // What the trial has decoded takes no time any more, and comes first.
+        let (mut n_tried, mut rows_tried) =
+            (hidden.as_ref()).map_or((0, 0), |source| source.known_among(missing));
+        let phase = watch.begin_run(
+            "writing",
+            Some(missing.len() as u64 - n_tried),
+            Some(n_rows(missing) - rows_tried),
+            self.outlook(&choice),
+        );
         let finite = FiniteRows::of_model(settings.model.display().to_string(), watch);
         let on_step = |step: Step<WrittenWindow<'_>>| {
             if let Step::Window((_, of_window)) = &step {
                 finite.add(*of_window);
             }
-            phase.step(step)
+            match step {
+                Step::Rows(n) if rows_tried > 0 => rows_tried -= rows_tried.min(n as u64),
+                Step::Window(_) if n_tried > 0 => n_tried -= 1,
+                step => return phase.step(step),
+            }
+            watch.check()
         };
         let written = match &mut hidden {
             Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, on_step),
@@ -321,10 +334,26 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
             check_time: trial_time + check_time,
             timing: Timing {
                 decode: written.timing.decode.saturating_sub(check_time),
-                generate: generated.map(|of| of.time),
+                input: Some(choice.input.time()),
                 ..written.timing
             },
         })
+    }
+
+    /// What the time of writing shows of the command: `-n` would make it another run where one has begun, and
+    /// changes the time of generating too.
+    fn outlook(&self, choice: &Choice<'_, '_, E::Model<'e>>) -> Outlook {
+        let is_limitable = self.left.is_none()
+            && choice.target.kind() != Kind::LlamaCpp
+            && self.settings.input.generate.is_none();
+        Outlook {
+            n_limited: if is_limitable {
+                n_rows(choice.input.plan.whole())
+            } else {
+                0
+            },
+            ..Outlook::default()
+        }
     }
 
     /// True if the windows that an earlier run has left hold a finite row, or if that cannot be found out.

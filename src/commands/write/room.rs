@@ -7,7 +7,7 @@ use super::choice::{Choice, expected_type};
 use super::default::DefaultEncoding;
 use crate::commands::output::{PartialFile, check_free_space};
 use crate::engine::Model;
-use crate::report::number::bytes;
+use crate::report::number::{bytes, rounded_down};
 
 impl<M: Model + Sync> Choice<'_, '_, M> {
     /// Most bytes that the file can have, as it is described now.
@@ -129,23 +129,5 @@ impl<M: Model + Sync> Choice<'_, '_, M> {
             }
         }
         Some(rounded_down(fitting)).filter(|&n| n > 0)
-    }
-}
-
-/// A number with two digits that are not 0, and not above this one.
-fn rounded_down(n: u64) -> u64 {
-    let unit = 10u64.pow(n.max(1).ilog10().saturating_sub(1));
-    n / unit * unit
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rounded_down;
-
-    #[test]
-    fn numbers_are_rounded_down_to_two_digits() {
-        let numbers = [0, 7, 10, 99, 100, 129, 1_999, 129_876];
-        let rounded = numbers.map(rounded_down);
-        assert_eq!(rounded, [0, 7, 10, 99, 100, 120, 1_900, 120_000]);
     }
 }

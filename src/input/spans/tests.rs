@@ -1,20 +1,33 @@
 //! Spans against what a reader of the text would say.
 
+use kl_formats::Variables;
+
 use super::*;
+
+/// The text of the token that ends an answer.
+const END: &[u8] = b"<|im_end|>";
 
 /// Tokens whose ids are indices into these texts.
 struct Texts(Vec<Vec<u8>>);
 
 impl Texts {
-    /// A token for each character.
+    /// A token for each character, and one for [`END`] at the end.
     fn of(text: &str) -> Self {
+        let end = str::from_utf8(END).unwrap();
+        let (text, end) = text
+            .strip_suffix(end)
+            .map_or((text, None), |text| (text, Some(END)));
         let characters = text.chars().map(|c| c.to_string().into_bytes());
-        Self(characters.collect())
+        Self(characters.chain(end.map(<[u8]>::to_vec)).collect())
     }
 
     fn runs(&self, spans: &Spans, n_prompt: usize) -> Vec<(u32, u32)> {
+        self.runs_with(spans, n_prompt, &OfferedTools::default())
+    }
+
+    fn runs_with(&self, spans: &Spans, n_prompt: usize, tools: &OfferedTools) -> Vec<(u32, u32)> {
         let tokens: Vec<u32> = (0..self.0.len() as u32).collect();
-        spans.of_window(&tokens, n_prompt as u32, self)
+        spans.of_window(&tokens, n_prompt as u32, tools, self)
     }
 }
 
@@ -27,16 +40,16 @@ impl Vocabulary for Texts {
         false
     }
 
-    fn is_end_of_generation(&self, _: u32) -> bool {
-        false
+    fn is_end_of_generation(&self, token: u32) -> bool {
+        self.token_bytes(token).is_some_and(|bytes| bytes == END)
     }
 }
 
-/// The pieces of an answer after `prompt`, each with its span.
-fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
+/// The pieces of an answer after `prompt`, which offers these tools, each with its span.
+fn found(spans: &Spans, prompt: &str, answer: &str, tools: &OfferedTools) -> Vec<(String, String)> {
     let all = Texts::of(&format!("{prompt}{answer}"));
     let n_prompt = prompt.chars().count();
-    let runs = all.runs(spans, n_prompt);
+    let runs = all.runs_with(spans, n_prompt, tools);
     assert_eq!(runs[0], (0, n_prompt as u32));
     let mut at = 0;
     let pieces = runs.iter().map(|&(span, n)| {
@@ -50,16 +63,30 @@ fn found(spans: &Spans, prompt: &str, answer: &str) -> Vec<(String, String)> {
     pieces
 }
 
-/// Checks the spans of an answer after a prompt, given as `NAME=TEXT` each; `rules` are the user's.
+/// A prompt's tools: functions with these names.
+fn offered(names: &[&str]) -> OfferedTools {
+    let tools = names
+        .iter()
+        .map(|name| format!(r#"{{"type":"function","function":{{"name":"{name}"}}}}"#));
+    let json = format!(r#"{{"tools":[{}]}}"#, tools.collect::<Vec<_>>().join(","));
+    OfferedTools::of(&Variables::from_json(&json).unwrap())
+}
+
+/// Checks the spans of an answer after a prompt without tools, given as `NAME=TEXT` each; `rules` are the user's.
 fn check(rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
+    check_with(&[], rules, template, prompt, pieces);
+}
+
+/// The same where the prompt offers tools of these names.
+fn check_with(tools: &[&str], rules: &[&str], template: &str, prompt: &str, pieces: &[&str]) {
     let rules: Vec<SpanRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let template = Some(template).filter(|template| !template.is_empty());
-    let spans = Spans::new(template, &rules);
+    let spans = Spans::new(template, |_| false, !tools.is_empty(), &rules);
     let pieces = pieces.iter().map(|piece| piece.split_once('=').unwrap());
     let answer: String = pieces.clone().map(|(_, text)| text).collect();
     let wanted = pieces.map(|(name, text)| (name.to_owned(), text.to_owned()));
     assert_eq!(
-        found(&spans, prompt, &answer),
+        found(&spans, prompt, &answer, &offered(tools)),
         wanted.collect::<Vec<_>>(),
         "{template:?}"
     );
@@ -159,7 +186,12 @@ const FAMILIES: &str = r#"
 
 #[test]
 fn the_answers_of_families() {
-    for family in FAMILIES.split("\n\n") {
+    check_families(FAMILIES, &[]);
+}
+
+#[track_caller]
+fn check_families(families: &str, tools: &[&str]) {
+    for family in families.split("\n\n") {
         let lines = family
             .lines()
             .map(|line| line.trim_start().replace('⏎', "\n"));
@@ -168,8 +200,106 @@ fn the_answers_of_families() {
             panic!("{family}")
         };
         let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-        check(&[], template, prompt, &pieces);
+        check_with(tools, &[], template, prompt, &pieces);
     }
+}
+
+/// The same where the prompt offers the tools `look` and `go to`.
+const FAMILIES_WITH_TOOLS: &str = r#"
+        # Qwen2.5-Coder, which forgets the marker: https://github.com/ollama/ollama/issues/12174.
+        {{- "\n\n# Tools" }} <tool_call></tool_call>
+        <|im_start|>assistant⏎
+        tool call={"name": "look", "arguments": {"at": "{"}}
+        answer=<|im_end|>
+
+        # Qwen2.5-Coder, in a block of code: https://github.com/vllm-project/vllm/issues/32926.
+        <tool_call></tool_call>
+        <|im_start|>assistant⏎
+        answer=I will look.⏎⏎
+        tool call=```json⏎{⏎  "name": "look",⏎  "arguments": {}⏎}⏎```
+        answer=⏎or⏎
+        code=```json⏎{"name": "jump", "arguments": {}}⏎```
+        answer=⏎
+        code=```json⏎{"name": "look", "arguments": {}} # not JSON alone⏎```
+        answer=⏎
+        tool call=```⏎{"name": "look", "arguments": {}}⏎```
+        answer=<|im_end|>
+
+        # Llama 3: keys in another order, and several calls.
+        <|start_header_id|>
+        assistant<|end_header_id|>⏎⏎
+        tool call={"parameters": {}, "name": "look"}; {"name": "go to", "parameters": {"x": 1}}
+        answer=<|eot_id|>
+
+        # A list, and OpenAI's form.
+        <|start_header_id|>
+        assistant
+        tool call= [{"type": "function", "function": {"name": "look", "arguments": "{}"}}]
+        answer=⏎{"name": "jump", "arguments": {}} {"name": "look"} a {"name": "look", "arguments": {}}
+
+        # Cut off within its arguments.
+        <|start_header_id|>
+        assistant
+        tool call={"name": "look", "arguments": {"at": "the
+
+        # Cut off before its name is known.
+        <|start_header_id|>
+        assistant
+        answer={"name": "loo
+
+        # Granite 3.1, with another marker than its template shows.
+        When a tool is required, respond only with <|tool_call|>
+        <|start_of_role|>assistant<|end_of_role|>
+        tool call=<tool_call>[{"name": "look", "arguments": {}}]
+        answer=<|end_of_text|>
+
+        # Granite 20B, whose template shows none.
+        Question:
+        Answer:⏎
+        tool call=<function_call> {"name": "look", "arguments": {}} <function_call> {"name": "go to", "arguments": {}}
+        answer=⏎
+
+        # Functionary 3.2, whose prompt begins the message.
+        >>>all
+        <|start_header_id|>assistant<|end_header_id|>⏎⏎>>>
+        answer=all⏎I will look.
+        tool call=>>>look⏎{"at": "it"}>>>go to⏎{}<|eot_id|>
+
+        # Functionary 3.2, at once.
+        >>>all
+        <|start_header_id|>assistant<|end_header_id|>⏎⏎>>>
+        tool call=look⏎{"at": "it"}
+        answer=>>>all⏎Done.
+
+        # InternLM.
+        <|action_start|><|plugin|>
+        <|im_start|>assistant⏎
+        answer=I will look.
+        tool call=<|action_start|><|plugin|>⏎{"name": "look", "parameters": {}}<|action_end|>
+        answer=⏎"#;
+
+#[test]
+fn calls_of_offered_tools_need_no_marker() {
+    check_families(FAMILIES_WITH_TOOLS, &["look", "go to"]);
+    // Without the tools it is JSON.
+    let json = r#"answer={"name": "look", "arguments": {}}"#;
+    check(&[], "", "", &[json]);
+    check_with(&["other"], &[], "", "", &[json]);
+    let spans = Spans::new(None, |_| false, true, &[]);
+    assert_eq!(
+        spans.names,
+        ["prompt", "answer", "tool call", "code"].map(str::to_owned)
+    );
+    assert!(spans.has_tool_call(&[(0, 4), (1, 1), (2, 3)]));
+    assert!(!spans.has_tool_call(&[(0, 4), (1, 1), (3, 1)]));
+}
+
+#[test]
+fn markers_may_be_in_the_vocabulary_alone() {
+    let spans = Spans::new(None, |text| text == "<|action_start|>", false, &[]);
+    let call = "<|action_start|>x<|action_end|>";
+    let found = found(&spans, "", call, &OfferedTools::default());
+    assert_eq!(found, [("tool call".to_owned(), call.to_owned())]);
 }
 
 #[test]
@@ -210,12 +340,12 @@ fn the_users_spans_come_first() {
 
 #[test]
 fn a_span_that_is_left_open_runs_to_the_end() {
-    let spans = Spans::new(Some("<think>"), &[]);
+    let spans = Spans::new(Some("<think>"), |_| false, false, &[]);
     assert_eq!(
         spans.names,
         ["prompt", "answer", "reasoning", "code"].map(str::to_owned)
     );
-    let pieces = found(&spans, "", "a<think>b");
+    let pieces = found(&spans, "", "a<think>b", &OfferedTools::default());
     let pieces: Vec<&str> = pieces.iter().map(|(name, _)| &**name).collect();
     assert_eq!(pieces, ["answer", "reasoning"]);
     // A token belongs to the span of its first byte; one without bytes to that of the next byte.

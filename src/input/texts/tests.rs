@@ -118,3 +118,17 @@ fn texts_are_identified_together() {
     let n_tokens = texts.iter().map(|text| text.n_tokens);
     assert_eq!(n_tokens.collect::<Vec<_>>(), [20, 5, 9].map(Some));
 }
+
+#[test]
+fn of_a_text_whose_first_windows_are_wanted_the_rest_is_not_tokenized() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut source = source(&folder);
+    source.max_windows = Some(1);
+    let input = prepared(&source, None);
+    let expected = [(0, 'a', 7), (1, 'b', 5), (2, 'c', 7)];
+    assert_eq!(windows(&input), expected);
+    // Nobody has counted all tokens of the longer ones.
+    let counted = input.provenance.texts.iter().map(|text| text.n_tokens);
+    assert_eq!(counted.collect::<Vec<_>>(), [None, Some(5), Some(9)]);
+    assert_eq!(input.provenance.text.unwrap().n_tokens, None);
+}

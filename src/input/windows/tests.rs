@@ -134,3 +134,25 @@ fn chunks_are_llama_perplexitys() {
     let plan = Plan::chunks(&text(8), 4, None);
     assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
 }
+
+#[test]
+fn the_first_windows_need_no_more_than_their_own_tokens() {
+    let all = text(100);
+    for bos in [None, Some(1)] {
+        for (max, stride) in [(1, None), (3, None), (3, Some(4)), (4, Some(1))] {
+            let source = Source {
+                n_ctx: Some(8),
+                max_windows: Some(max),
+                stride,
+                ..Source::default()
+            };
+            let n = tokens_needed(&source, bos);
+            let whole = Plan::cut(&all, &source, bos);
+            assert_eq!(Plan::cut(&all[..n], &source, bos), whole);
+            assert_eq!(whole.windows.len(), max as usize);
+            // One fewer is too few.
+            assert_ne!(Plan::cut(&all[..n - 1], &source, bos), whole);
+        }
+    }
+    assert_eq!(tokens_needed(&Source::default(), None), usize::MAX);
+}

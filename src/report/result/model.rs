@@ -272,8 +272,8 @@ impl NotAvailable {
     };
 }
 
-/// Where the decoding thread's time went, in seconds; the parts but `generate_s`, `core_wait_s` and `device`
-/// add up to about `wall_s`.
+/// Where the decoding thread's time went, in seconds; the parts but `tokenize_s`, `generate_s`, `core_wait_s` and
+/// `device` add up to about `wall_s`.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TimingInfo {
@@ -287,8 +287,10 @@ pub struct TimingInfo {
     pub read_s: f64,
     /// Writing the sidecar.
     pub write_s: f64,
-    /// Generating the answers of the reference, once for all models of the run, before the time that is
-    /// measured here; `None` where the run generated none.
+    /// Turning the text or the prompts of the reference into tokens, once for all models of the run, before the
+    /// time that is measured here; `None` where tokens came from a file.
+    pub tokenize_s: Option<f64>,
+    /// Generating the answers of the reference, likewise; `None` where the run generated none.
     pub generate_s: Option<f64>,
     /// Waiting for a core because all were busy with other work, part of the times above; `None` where the
     /// system does not measure it.
@@ -320,7 +322,9 @@ impl TimingInfo {
             score_s: timing.score.as_secs_f64(),
             read_s: timing.read.as_secs_f64(),
             write_s: timing.write.as_secs_f64(),
-            generate_s: timing.generate.map(|time| time.as_secs_f64()),
+            tokenize_s: timing.input.map(|input| input.tokenize.as_secs_f64()),
+            generate_s: (timing.input.and_then(|input| input.generate))
+                .map(|time| time.as_secs_f64()),
             core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
             wall_s,
             tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),

@@ -187,6 +187,7 @@ pub fn timing() -> TimingInfo {
         score_s: 7.5,
         read_s: 2.0,
         write_s: 0.5,
+        tokenize_s: None,
         generate_s: None,
         core_wait_s: Some(30.0),
         wall_s: 200.0,

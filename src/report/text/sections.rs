@@ -36,7 +36,13 @@ pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
 pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>, view: View) {
     out.title("KL divergence, nats");
     if let Some(of) = &summary.kld {
-        out.estimate("mean", &of.mean.estimate(), kld);
+        let mean = of.mean.estimate();
+        if mean.lo.is_none() && out.has_intervals {
+            let why = format!("no interval: too few {}s decide it", out.unit);
+            out.value("mean", &kld(mean.value), &why);
+        } else {
+            out.estimate("mean", &mean, kld);
+        }
         basis(out, of, view);
         if let Some(std) = of.std.filter(|_| view.full) {
             out.value("standard deviation", &kld(std), "");
@@ -149,12 +155,14 @@ fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     if view.full {
         out.list("  of which", ", ", parts.iter().map(String::as_str));
     }
-    if let Some(generate_s) = timing.generate_s.filter(|_| view.full) {
-        out.value(
-            "generating",
-            &duration(generate_s),
-            "before, for all models",
-        );
+    let before = [
+        ("tokenizing", timing.tokenize_s),
+        ("generating", timing.generate_s),
+    ];
+    for (what, seconds) in before.into_iter().filter(|_| view.full) {
+        if let Some(seconds) = seconds {
+            out.value(what, &duration(seconds), "before, for all models");
+        }
     }
     if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
         let busy = format!("busy {} of the time", percent(device.busy_share));

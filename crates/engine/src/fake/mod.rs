@@ -282,6 +282,20 @@ impl Model for FakeModel {
         Ok(text.bytes().map(token).collect())
     }
 
+    /// Gives a few tokens more than are wanted.
+    fn tokenize_start(
+        &self,
+        text: &str,
+        parse_special: bool,
+        n_tokens: usize,
+    ) -> Result<(Vec<u32>, bool), EngineError> {
+        let mut tokens = self.tokenize(text, parse_special)?;
+        let n_all = tokens.len();
+        tokens.truncate(n_tokens.saturating_add(3));
+        let is_all = tokens.len() == n_all;
+        Ok((tokens, is_all))
+    }
+
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
         let path = &self.facts.path;
         let mut decoder = FakeDecoder::new(self.seed, options, &self.engine, path);

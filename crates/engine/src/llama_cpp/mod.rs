@@ -36,6 +36,7 @@ mod model;
 mod params;
 mod quantize;
 mod runs;
+mod seams;
 mod stored_rows;
 #[cfg(test)]
 mod tests;

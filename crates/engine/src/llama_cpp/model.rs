@@ -31,7 +31,7 @@ use super::hidden_states::{Probe, Tap};
 use super::load_errors;
 use super::log::{last_log_errors, while_loading};
 use super::params::ModelParams;
-use super::tokenizer::{piece, tokenize};
+use super::tokenizer::{piece, tokenize, tokenize_start};
 use super::trace::Tracer;
 use super::{LlamaCpp, LlamaCppDecoder, inspect, layers};
 use crate::dequantized_copy::TemporaryCopy;
@@ -115,6 +115,15 @@ impl Model for LlamaCppModel<'_> {
 
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
         tokenize(&self.inner, &self.header, text, parse_special)
+    }
+
+    fn tokenize_start(
+        &self,
+        text: &str,
+        parse_special: bool,
+        n_tokens: usize,
+    ) -> Result<(Vec<u32>, bool), EngineError> {
+        tokenize_start(&self.inner, &self.header, text, parse_special, n_tokens)
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {

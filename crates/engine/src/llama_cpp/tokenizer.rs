@@ -5,6 +5,7 @@
 //! equal letters, or as many blank lines, need more stack than a thread has.
 
 use std::ffi::c_char;
+use std::ops::Range;
 use std::thread;
 
 use llama_cpp_2::model::LlamaModel;
@@ -12,6 +13,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::guard::{calls, guarded};
 use super::runs::{Run, Splitter};
+use super::seams::Seams;
 use crate::EngineError;
 use crate::gguf::Gguf;
 use kl_system::threads::{self, NoThread};
@@ -29,6 +31,10 @@ const SHORT: usize = 400;
 /// The longest word that is tokenized, in characters: it uses 340 MB of stack.
 const LONGEST: usize = 1 << 20;
 
+/// The bytes of a piece of a text: fewer give no time back, and a vocabulary's special tokens are looked for in
+/// each.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// Tokenizes a text, without adding BOS or EOS.
 ///
 /// # Errors
@@ -40,32 +46,101 @@ pub(super) fn tokenize(
     text: &str,
     parse_special: bool,
 ) -> Result<Vec<u32>, EngineError> {
+    let (tokens, _) = tokenize_start(model, header, text, parse_special, usize::MAX)?;
+    Ok(tokens)
+}
+
+/// Tokenizes a text up to its first `n_tokens` tokens or somewhat more. Returns also whether that is all of it.
+///
+/// # Errors
+/// Those of [`tokenize`], about what it tokenizes.
+pub(super) fn tokenize_start(
+    model: &LlamaModel,
+    header: &Gguf,
+    text: &str,
+    parse_special: bool,
+    n_tokens: usize,
+) -> Result<(Vec<u32>, bool), EngineError> {
+    let vocab = Vocab(vocab(model));
+    let pieces = Pieces {
+        seams: (text.len() > 2 * PIECE_BYTES)
+            .then(|| Seams::of(header, &vocab, parse_special))
+            .flatten(),
+        n_bytes: PIECE_BYTES,
+    };
+    let splitter = Splitter::of(header);
+    pieces.tokenize(text, n_tokens, |piece| {
+        tokenize_piece(&vocab, splitter, text, piece, parse_special)
+    })
+}
+
+/// A way to cut texts.
+struct Pieces<'v> {
+    /// Where a text may be cut; `None`: nowhere.
+    seams: Option<Seams<'v>>,
+    /// The fewest bytes of a piece, but for the last one.
+    n_bytes: usize,
+}
+
+impl Pieces<'_> {
+    /// Tokenizes a text piece by piece, until it has as many tokens as are wanted. Returns also whether it came to the
+    /// end.
+    fn tokenize(
+        &self,
+        text: &str,
+        n_tokens: usize,
+        tokenize: impl Fn(Range<usize>) -> Result<Vec<u32>, EngineError>,
+    ) -> Result<(Vec<u32>, bool), EngineError> {
+        let (mut tokens, mut start) = (Vec::new(), 0);
+        while start < text.len() && tokens.len() < n_tokens {
+            let seams = self.seams.as_ref();
+            let seam = seams.and_then(|seams| seams.first_from(text, start + self.n_bytes));
+            let end = seam.map_or(text.len(), |seam| seam.end);
+            tokens.append(&mut tokenize(start..end)?);
+            start = seam.map_or(text.len(), |seam| seam.next);
+        }
+        Ok((tokens, start >= text.len()))
+    }
+}
+
+/// Tokenizes a piece of `text` with the stack that its longest word needs.
+fn tokenize_piece(
+    vocab: &Vocab,
+    splitter: Splitter,
+    text: &str,
+    piece: Range<usize>,
+    parse_special: bool,
+) -> Result<Vec<u32>, EngineError> {
+    let start = piece.start;
+    let in_text = |run: Run| Run {
+        start: start + run.start,
+        ..run
+    };
+    let piece = &text[piece];
     // llama.cpp counts the bytes of a text in 31 bits.
-    if i32::try_from(text.len()).is_err() {
+    if i32::try_from(piece.len()).is_err() {
         return Err(EngineError::Setup(format!(
             "the text has {} bytes, but llama.cpp tokenizes at most {} at once: split the file",
             text.len(),
             i32::MAX
         )));
     }
-    let splitter = Splitter::of(header);
-    let longest = splitter.longest_word(text).unwrap_or_default();
+    let longest = in_text(splitter.longest_word(piece).unwrap_or_default());
     if longest.n_characters > LONGEST {
         return Err(too_long(text, longest, "without a break", LONGEST));
     }
     if let Some(slow) = splitter.slow {
-        let run = slow.longest_run(text);
+        let run = in_text(slow.longest_run(piece));
         if run.n_characters > slow.longest() {
             return Err(too_long(text, run, slow.in_words(), slow.longest()));
         }
     }
-    let vocab = Vocab(vocab(model));
     let tokenized = if longest.n_characters <= SHORT {
-        vocab.tokenize(text, parse_special)
+        vocab.tokenize(piece, parse_special)
     } else {
         let stack = STACK + STACK_PER_CHARACTER * longest.n_characters;
         thread::scope(|scope| {
-            let work = || vocab.tokenize(text, parse_special);
+            let work = || vocab.tokenize(piece, parse_special);
             let thread = threads::spawn_scoped(scope, Some(stack), work);
             match thread.map(|thread| thread.join()) {
                 Ok(Ok(tokenized)) => tokenized,
@@ -85,21 +160,7 @@ pub(super) fn tokenize(
 
 /// The bytes of a token's text; `None` where llama.cpp throws, or the token is outside the vocabulary.
 pub(super) fn piece(model: &LlamaModel, token: sys::llama_token) -> Option<Vec<u8>> {
-    let vocab = vocab(model);
-    let into = |bytes: &mut [u8]| {
-        let (to, size) = (bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as i32);
-        // SAFETY: the vocabulary is valid, and `to` has room for `size` bytes.
-        guarded(|| unsafe { calls::llama_token_to_piece(vocab, token, to, size, 0, true) }).ok()
-    };
-    let mut bytes = vec![0; 32];
-    let mut n = into(&mut bytes)?;
-    // Too little room: its negative size.
-    if n < 0 {
-        bytes = vec![0; n.unsigned_abs() as usize];
-        n = into(&mut bytes)?;
-    }
-    bytes.truncate(usize::try_from(n).ok()?);
-    Some(bytes)
+    Vocab(vocab(model)).piece(token)
 }
 
 fn vocab(model: &LlamaModel) -> *const sys::llama_vocab {
@@ -112,13 +173,33 @@ fn vocab(model: &LlamaModel) -> *const sys::llama_vocab {
 }
 
 /// A vocabulary, which no thread changes.
-struct Vocab(*const sys::llama_vocab);
+pub(super) struct Vocab(*const sys::llama_vocab);
 
 // SAFETY: tokenizing only reads it.
 unsafe impl Sync for Vocab {}
 
 impl Vocab {
-    fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, String> {
+    /// The bytes of a token's text; `None` where llama.cpp throws, or the token is outside the vocabulary.
+    pub(super) fn piece(&self, token: sys::llama_token) -> Option<Vec<u8>> {
+        let into = |bytes: &mut [u8]| {
+            let (to, size) = (bytes.as_mut_ptr().cast::<c_char>(), bytes.len() as i32);
+            // SAFETY: the vocabulary is valid, and `to` has room for `size` bytes.
+            guarded(|| unsafe { calls::llama_token_to_piece(self.0, token, to, size, 0, true) })
+                .ok()
+        };
+        let mut bytes = vec![0; 32];
+        let mut n = into(&mut bytes)?;
+        // Too little room: its negative size.
+        if n < 0 {
+            bytes = vec![0; n.unsigned_abs() as usize];
+            n = into(&mut bytes)?;
+        }
+        bytes.truncate(usize::try_from(n).ok()?);
+        Some(bytes)
+    }
+
+    /// Tokenizes a text at once; in words, why llama.cpp cannot.
+    pub(super) fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, String> {
         // Rarely more tokens than this: then llama.cpp returns how many there are.
         let mut tokens = vec![0; text.len() / 2 + 8];
         let mut n = self.tokenize_into(&mut tokens, text, parse_special)?;
@@ -181,3 +262,6 @@ fn place(text: &str, run: Run) -> String {
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
     format!("line {line} (from byte {})", run.start)
 }
+
+#[cfg(test)]
+mod tests;

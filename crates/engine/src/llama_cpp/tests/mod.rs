@@ -36,7 +36,7 @@ static ENGINE: LlamaCpp = LlamaCpp {
     started: OnceLock::new(),
 };
 
-fn fixture(name: &str) -> PathBuf {
+pub(super) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fixtures")
         .join(name)
@@ -46,7 +46,7 @@ fn hush() {
     send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
 }
 
-fn load(path: &Path) -> LlamaCppModel<'static> {
+pub(super) fn load(path: &Path) -> LlamaCppModel<'static> {
     hush();
     ENGINE.load(path, &ModelOptions::default()).unwrap()
 }
