@@ -125,7 +125,8 @@ impl PromptContent {
         }
     }
 
-    /// A label to show: its text, or that of the user's last message; all of the JSON if there is none.
+    /// A label to show: its text, or that of the user's last message. Without one, the last message that says
+    /// anything, after its role, as in `tool: 21 degrees`; or the number of messages.
     pub fn label(&self) -> String {
         let messages = match self {
             Self::Text(text) => return text.clone(),
@@ -133,9 +134,16 @@ impl PromptContent {
         };
         let values = messages.values().unwrap_or_default();
         let is_users = |message: &&Value| Role::speaking(message) == Some(Role::User);
-        let last = values.iter().rfind(is_users);
-        last.and_then(|last| text_of(last.get("content")?))
-            .unwrap_or_else(|| messages.json().to_owned())
+        let text = |message: &Value| text_of(message.get("content")?);
+        let of_user = values.iter().rfind(is_users).and_then(text);
+        of_user.unwrap_or_else(|| {
+            let said = values.iter().rev().find_map(said);
+            said.unwrap_or_else(|| match values.len() {
+                0 => messages.json().to_owned(),
+                1 => "1 message".to_owned(),
+                n => format!("{n} messages"),
+            })
+        })
     }
 
     /// Bytes of the text, or of the messages' JSON.
@@ -356,6 +364,15 @@ fn check_part(part: &Value) -> Result<(), String> {
     }
 }
 
+/// The role and the content of a message, as a label; `None` without a content. What a tool returned may be any
+/// value.
+fn said(message: &Value) -> Option<String> {
+    let role = message.get("role")?.as_str()?;
+    let content = message.get("content").filter(|of| !of.is_null())?;
+    let text = text_of(content).unwrap_or_else(|| content.to_string());
+    Some(format!("{role}: {text}")).filter(|_| !text.trim().is_empty())
+}
+
 /// The text of a message's content: a string, or a list of parts, some with a `text`.
 fn text_of(content: &Value) -> Option<String> {
     if let Some(text) = content.as_str() {
@@ -462,13 +479,20 @@ null => message 1: no content
                 r#"[{"role":"user","content":[{"type":"text","text":"a "},{"type":"image"},{"text":"b"}]}]"#,
                 "a b",
             ),
+            // What nobody asked for is known by who said it last.
+            (r#"[{"role":"system","content":"a"}]"#, "system: a"),
+            (r#"[{"role":"user","content":7}]"#, "user: 7"),
             (
-                r#"[{"role":"system","content":"a"}]"#,
-                r#"[{"role":"system","content":"a"}]"#,
+                r#"[{"role":"assistant","content":null},{"role":"tool","content":{"degrees":21}}]"#,
+                r#"tool: {"degrees":21}"#,
             ),
             (
-                r#"[{"role":"user","content":7}]"#,
-                r#"[{"role":"user","content":7}]"#,
+                r#"[{"role":"tool","content":"21"},{"role":"assistant","content":" "}]"#,
+                "tool: 21",
+            ),
+            (
+                r#"[{"role":"assistant","tool_calls":[]},{"role":"assistant"}]"#,
+                "2 messages",
             ),
             ("7", "7"),
         ] {

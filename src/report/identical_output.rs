@@ -39,15 +39,17 @@ pub fn left_out<'o>(of: impl IntoIterator<Item = &'o IdenticalOutput>) -> Option
 /// Says how many answers are left out, and why: `2 of 40 left out: 2 near ties`.
 fn left_out_of(of: &IdenticalOutput) -> Option<String> {
     let reasons = [
-        (of.n_near_ties, "near ties"),
-        (of.n_unknown, "not finite"),
-        (of.n_cut_short, "cut before others"),
+        (of.n_near_ties, count_of(of.n_near_ties, "near tie")),
+        (of.n_unknown, format!("{} not finite", count(of.n_unknown))),
+        (
+            of.n_cut_short,
+            format!("{} cut before others", count(of.n_cut_short)),
+        ),
     ];
     let given = reasons.into_iter().filter(|(n, _)| *n > 0);
-    let counts = given.map(|(n, why)| format!("{} {why}", count(n)));
     let n = of.n_left_out();
     let [left_out, all] = [n, n + of.n_answers].map(count);
-    let why = Vec::from_iter(counts).join(", ");
+    let why = Vec::from_iter(given.map(|(_, why)| why)).join(", ");
     (n > 0).then(|| format!("{left_out} of {all} left out: {why}"))
 }
 
@@ -102,6 +104,9 @@ mod tests {
         of.n_unknown = 1;
         let both = "3 of 41 left out: 2 near ties, 1 not finite";
         assert_eq!(left_out([&of]).unwrap(), both);
+        of.n_near_ties = 1;
+        let one = "2 of 40 left out: 1 near tie, 1 not finite";
+        assert_eq!(left_out([&of]).unwrap(), one);
         (of.n_answers, of.n_differ, of.n_ended) = (0, 0, 0);
         assert_eq!(sentence(&of), "No greedy answer counts");
     }

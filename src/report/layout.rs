@@ -1,6 +1,6 @@
 //! Text in lines that fit a terminal, in columns, and in lines of a name and a value.
 
-use super::number::{ends, kld, printable, quantile_name};
+use super::number::{ends_beside, kld, printable, quantile_name};
 use crate::stats::{Estimate, QuantileEstimate, TokenLocation};
 
 /// The widest line of prose, in columns, and that of a table on a terminal of unknown width.
@@ -146,11 +146,9 @@ impl Sheet {
 
     /// A value and its interval, or the one end that it has.
     pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
-        let mut ends = ends(estimate.lo, estimate.hi, &show);
-        if !self.has_intervals {
-            ends.clear();
-        }
-        self.value(name, &show(estimate.value), &ends);
+        let ends = ends_beside(estimate, &show);
+        let ends = Some(ends).filter(|_| self.has_intervals);
+        self.value(name, &show(estimate.value), &ends.unwrap_or_default());
     }
 
     /// The quantiles of a divergence, a line each.

@@ -115,7 +115,7 @@ fn two_models_are_compared_in_depth() {
         "tiny-q8_0 is nearest to the original",
         "\nKLD, nats, and its ratio\n",
     ]);
-    run.prints(&["\n  same top token, only tiny-q4_K_M "]);
+    run.prints(&["\n  same top token, only one "]);
     let json = session.json(line);
     let sides = json!({"a": {"label": "tiny-q4_K_M"}, "b": {"label": "tiny-q8_0"}});
     has(&json, &sides);

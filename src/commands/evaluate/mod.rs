@@ -19,8 +19,9 @@ use super::reference::{refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
 use crate::engine::{Engine, FlashAttention, Model as _};
 use crate::pipeline::to_share;
-use crate::report::number::part;
+use crate::report::number::{count, part, short_percent};
 use crate::report::{ReferenceInfo, Report, Warning};
+use crate::stats::MIN_WINDOWS_TO_PLAN;
 use against::Against;
 
 /// Evaluates every model.
@@ -79,6 +80,7 @@ fn against_file<E: Engine>(
     queue.look_ahead(|subject| against.look_ahead(subject));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
+        warn_of_few_windows(&reference, settings, watch);
         watch.warn_all(against.about.shard.as_ref().map(|shard| {
             let part = part(shard);
             let message = format!("the reference is {part}: the numbers cover only its windows; kl merge makes the whole of the parts");
@@ -138,6 +140,7 @@ fn against_model<E: Engine>(
     };
     let reference = ref_model.windows();
     warn_of_overlap(&reference, watch);
+    warn_of_few_windows(&reference, settings, watch);
     let against = Against {
         settings,
         engine,
@@ -150,6 +153,21 @@ fn against_model<E: Engine>(
     let report = against.evaluate(queue)?;
     ref_model.model.drop_last();
     Ok(report)
+}
+
+/// Warns that `--until` will not stop before the last of so few windows.
+fn warn_of_few_windows(reference: &Reference, settings: &EvaluateSettings, watch: &Watch<'_>) {
+    let chosen = to_share(reference, settings.run.max_rows);
+    let n_windows = chosen.map(|(n, _)| n as u64);
+    let few = n_windows.filter(|n| *n < MIN_WINDOWS_TO_PLAN);
+    if let (Some(target), Some(n)) = (settings.until, few) {
+        let message = format!(
+            "--until {}% needs at least {MIN_WINDOWS_TO_PLAN} windows, and there are {}: all will be evaluated",
+            short_percent(target),
+            count(n)
+        );
+        watch.warn(Warning::new("too_few_to_stop", message));
+    }
 }
 
 /// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.

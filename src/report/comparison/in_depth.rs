@@ -6,13 +6,14 @@ use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::condition::Verdict;
 use crate::report::layout::{USUAL_QUANTILES, View, laid_out, quoted};
 use crate::report::number::{
-    count, ends, finite, or_undefined, p_value, percent, quantile_name, ratio, short_kld,
+    count, ends_beside, finite, or_undefined, p_value, percent, quantile_name, ratio, short_kld,
 };
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::table::Table;
 use crate::report::warning::Warning;
 use crate::stats::{
     Acceptance, Clustering, Confidence, Estimate, IdenticalOutput, PairedComparison, PairedToken,
+    Ratio,
 };
 
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
@@ -103,7 +104,7 @@ pub struct InDepthToken {
 }
 
 /// The number of tokens on which the models differ most that are shown unless all are asked for.
-const N_TOP: usize = 3;
+const N_TOP: usize = 2;
 
 /// The width of a token's text, in quotes.
 const TOKEN_WIDTH: usize = 24;
@@ -159,7 +160,8 @@ impl InDepth {
     /// The two models as any report shows them, and then what only a comparison token by token shows.
     pub fn text(&self, view: View) -> String {
         let names = self.comparison.names(view.width);
-        let mut text = self.comparison.text_of_models(view);
+        // The ratio of the two is among the numbers of both.
+        let mut text = self.comparison.text_of_models(view, false);
         text += &Table::fitted(&names, |name| self.klds_table(name, view));
         text += &Table::fitted(&names, |name| self.tokens_table(name));
         let title = match self.top.len() {
@@ -198,19 +200,38 @@ impl InDepth {
         let (nearer, same) = (&self.paired.nearer, &self.paired.agreement);
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
         let estimate = |of: &Estimate, show: fn(f64) -> String| {
-            format!("{} {}", show(of.value), ends(of.lo, of.hi, show))
+            format!("{} {}", show(of.value), ends_beside(of, show))
         };
         let share = nearer.share_a.map(|of| estimate(&of.estimate, percent));
         let p = same.difference.p.map(|p| format!("  p {}", p_value(p)));
         let difference = estimate(&same.difference.estimate, |x| {
             format!("{:+.2} %", 100.0 * x)
         });
+        let ratio_of_means = self.paired.ratio.filter(|_| !self.b.is_noise).map(|of| {
+            let p = of.p.map(|p| format!("  p {}", p_value(p)));
+            let Ratio { value, lo, hi, .. } = of;
+            estimate(&Estimate { value, lo, hi }, ratio) + &p.unwrap_or_default()
+        });
+        let only_one = format!(
+            "{} ({a}), {} ({b})",
+            count(same.n_only_a),
+            count(same.n_only_b)
+        );
         let rows = [
-            (format!("{a} is nearer"), or_undefined(share, |share| share)),
-            (format!("same top token, only {a}"), count(same.n_only_a)),
-            (format!("same top token, only {b}"), count(same.n_only_b)),
-            ("difference".to_owned(), difference + &p.unwrap_or_default()),
+            ("ratio of the means".to_owned(), ratio_of_means),
+            (
+                format!("{a} is nearer"),
+                Some(or_undefined(share, |share| share)),
+            ),
+            ("same top token, only one".to_owned(), Some(only_one)),
+            (
+                "difference".to_owned(),
+                Some(difference + &p.unwrap_or_default()),
+            ),
         ];
+        let rows = rows
+            .into_iter()
+            .filter_map(|(what, value)| Some((what, value?)));
         let of_tokens = format!("  of {} tokens", count(self.paired.n_tokens));
         Table::new("Token by token", rows)
             .gap(2)

@@ -35,12 +35,13 @@ impl Comparison {
 
     /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
-        self.text_of_models(view) + &self.not_compared_text() + view.more()
+        let text = self.text_of_models(view, true);
+        text + &self.not_compared_text() + view.more()
     }
 
-    /// The result in sentences, the table of the models, the ratios to the best, and the tables that
-    /// explain them.
-    pub(super) fn text_of_models(&self, view: View) -> String {
+    /// The result in sentences, the table of the models, the ratios to the best if wanted or in full, and the
+    /// tables that explain them.
+    pub(super) fn text_of_models(&self, view: View, wants_ratios: bool) -> String {
         let names = &self.names(view.width);
         let mut text = String::new();
         let sentences = self.sentences(names.in_sentences());
@@ -59,7 +60,7 @@ impl Comparison {
         text += &names.fitted(|name| self.models_table(name).rows_text());
         text.extend(self.legend().iter().map(|line| format!("{line}\n")));
         // The tables of KV caches have the ratios to the best, too.
-        if view.full || !self.all_are_in_tables_of_caches() {
+        if view.full || wants_ratios && !self.all_are_in_tables_of_caches() {
             text += &Table::fitted(names, |name| self.ratios_table(name, view));
         }
         text += &Table::fitted(names, |name| self.rounding_table(name));

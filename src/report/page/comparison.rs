@@ -165,7 +165,7 @@ struct Gain {
     factor: Option<f64>,
     /// The interval of the factor; `None` where the two were not compared.
     interval: Option<(f64, f64)>,
-    /// The nats by which the mean KLD falls for each [`SizeUnit`] of space; `None` for about equal sizes.
+    /// The nats by which the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
     per_unit: Option<f64>,
     /// True if the difference may be chance. False where the two were not compared.
     may_be_chance: bool,
@@ -193,12 +193,11 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<FrontStep<'_>> {
         let mut pairs = comparison.pairs.iter();
         let pair = pairs.find(|of| both.contains(&&*of.a) && both.contains(&&*of.b));
         let factor = finite(smaller.kld / larger.kld);
-        let saves = sizes.saved(larger.model, smaller.model);
-        let per_unit = saves.map(|bytes| (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes));
+        let per_unit = (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes);
         steps[i].gain = Some(Gain {
             bytes,
             factor: factor.filter(|_| !comparison.is_noise(larger.model)),
-            per_unit: per_unit.and_then(finite),
+            per_unit: finite(per_unit),
             interval: pair.and_then(|pair| interval(pair, smaller.label)),
             may_be_chance: pair.is_some_and(|pair| comparison.may_be_chance(pair)),
         });

@@ -15,7 +15,7 @@ function placeLabels(spec) {
             type: "label", size: {signal: "[max(width, 1), max(height, 1)]"}, padding: 0,
             // The front falls to the right, so there is most room below it on the left.
             anchor: ["bottom-left", "left", "top-right", "right", "top", "bottom", "top-left", "bottom-right"],
-            offset: [4, 8, 4, 8, 8, 8, 4, 4],
+            offset: [8],
             avoidMarks: spec.marks.filter(mark => !isLabels(mark)).map(mark => mark.name),
             sort: {field: "datum.front", order: "descending"},
         }];

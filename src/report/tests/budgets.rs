@@ -32,7 +32,7 @@ fn one_model_has_30_lines() {
 }
 
 #[test]
-fn a_pair_has_50_lines() {
+fn a_pair_has_40_lines() {
     let mut of = sample::comparison();
     of.models.drain(3..);
     of.models.remove(0);
@@ -43,7 +43,7 @@ fn a_pair_has_50_lines() {
     }
     let [a, b] = [0.5, 0.52].map(sample::records);
     let pair = sample::in_depth(&of, [&a, &b]).unwrap();
-    check(50, &pair.text(BRIEF), &pair.text(FULL));
+    check(40, &pair.text(BRIEF), &pair.text(FULL));
 }
 
 /// Forty prompts in ten groups, whose answers have three spans.

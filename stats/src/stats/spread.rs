@@ -15,6 +15,11 @@ use super::windows::Cluster;
 /// nearly flat: intervals would explode, and cover no better (docs/INTERVALS.md).
 const MAX_SKEWNESS: f64 = 0.3;
 
+/// The logarithm of the factor, 1,000, by which an interval may reach above or below a mean that cannot be negative.
+/// One that reaches further would say nothing: one cluster has nearly all of the mean, and how often such a one comes
+/// is not known (docs/INTERVALS.md).
+const MAX_REACH: f64 = 6.907_755_278_982_137;
+
 /// The sums by cluster of values with their weights, where these are finite: the `i`-th value is in cluster
 /// `clusters[i]`.
 pub(super) fn by_cluster(
@@ -217,21 +222,22 @@ impl Spread {
     }
 
     /// The interval of a mean of samples that cannot be negative: [`Self::interval`] of its logarithm, which
-    /// a few clusters leave nearly symmetric. Where one cluster has all samples above 0, it is the interval
-    /// of the mean itself.
+    /// a few clusters leave nearly symmetric. None where it would reach further than [`MAX_REACH`], as where
+    /// one cluster has all samples above 0.
     pub fn interval_of_positive(&self, mean: f64, confidence: Confidence) -> ClusteredInterval {
+        if mean <= 0.0 {
+            return self.interval(mean, confidence).clamp(0.0, f64::INFINITY);
+        }
         let ends = self.clustered.as_ref().and_then(|clustered| {
             let mut without = clustered.without.clone();
             let changes = without.iter_mut().flatten();
             changes.for_each(|change| *change = (*change / mean).ln_1p());
             let se = standard_error(&without);
             let (below, above) = self.reach(se, clustered.degrees, mean, confidence);
-            (mean > 0.0 && se.is_finite()).then(|| (mean * (-below).exp(), mean * above.exp()))
+            let is_known = below.max(above) <= MAX_REACH;
+            is_known.then(|| (mean * (-below).exp(), mean * above.exp()))
         });
-        match ends {
-            Some(_) => self.within(ends),
-            None => self.interval(mean, confidence).clamp(0.0, f64::INFINITY),
-        }
+        self.within(ends)
     }
 
     /// The interval with these ends, if they are finite.

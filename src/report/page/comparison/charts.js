@@ -90,6 +90,9 @@ const bins = (page, field, title, more) => {
     };
 };
 
+// The largest share of tokens at which the distribution is drawn.
+const MOST_SHOWN = 0.75;
+
 // The most models whose intervals are drawn as bands.
 const MAX_BANDS = 3;
 
@@ -228,7 +231,9 @@ const charts = withData(page => page.models, {
         height: 380,
         params: [chosenParam(page)],
         transform: [...inSlot, {flatten: ["ccdf"], as: ["point"]},
-            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.x > 0 && datum.y > 0"}],
+            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"},
+            // The line is flat where most tokens are: half of the chart, if it showed the smallest KLDs too.
+            {filter: `datum.x > 0 && datum.y > 0 && datum.y <= ${MOST_SHOWN}`}],
         encoding: {
             x: {field: "x", type: "quantitative", title: "KLD of a token, nats", scale: {type: "log"}, axis: {format: "~g", tickCount: 8, labelOverlap: true, ...decades}},
             y: {field: "y", type: "quantitative", title: "share of tokens with at least this KLD", scale: {type: "log"}, axis: {format: "~%", tickCount: 6, ...decades}},

@@ -48,21 +48,34 @@ fn the_larger_error_is_used() {
     assert_eq!(interval.se, Some(0.0));
 }
 
-/// Its logarithm is less than all numbers without the cluster that has all of it.
+/// Without the cluster that has all of it, its logarithm is less than all numbers; without one that has nearly all,
+/// far less than its own.
 #[test]
-fn a_positive_mean_that_one_cluster_has_alone_has_an_interval() {
+fn a_positive_mean_that_one_cluster_decides_has_no_interval() {
     let clusters = [0, 1, 2].map(Cluster::from);
-    let of_zeros = Spread::from_residuals(&clusters, [0.0; 3]);
-    let ends = |spread: &Spread, mean| {
-        spread
-            .interval_of_positive(mean, Confidence::default())
-            .ends()
-            .unwrap()
+    let interval = |residuals: [f64; 3], mean| {
+        let spread = Spread::from_residuals(&clusters, residuals);
+        spread.interval_of_positive(mean, Confidence::default())
     };
-    assert_eq!(ends(&of_zeros, 0.0), (0.0, 0.0));
-    assert_eq!(ends(&of_zeros, 7.0), (7.0, 7.0));
-    let (lo, hi) = ends(&Spread::from_residuals(&clusters, [2.0, -1.0, -1.0]), 1.0);
-    assert!(lo == 0.0 && hi > 5.0, "{lo}, {hi}");
+    assert_eq!(interval([0.0; 3], 0.0).ends(), Some((0.0, 0.0)));
+    assert_eq!(interval([0.0; 3], 7.0).ends(), Some((7.0, 7.0)));
+    for other in [0.0, 1e-6, 0.01] {
+        let mean = (3.0 + 2.0 * other) / 3.0;
+        let of_one = interval([3.0 - mean, other - mean, other - mean], mean);
+        assert_eq!(of_one.ends(), None, "{other}");
+        assert!(of_one.n_effective.is_some());
+    }
+    // By hand: without a cluster the mean of 3, 1 and 1 is 1, 2 and 2. ln(1 / (5/3)) = -0.51083, ln(2 / (5/3)) =
+    // 0.18232 twice; SE² = 2/3 * (0.46210² + 2 * 0.23105²) = 0.21353 = (2/3 * ln 2)²; t(2) = 4.30265, from its
+    // closed form.
+    let mean = 5.0 / 3.0;
+    let (lo, hi) = interval([3.0 - mean, 1.0 - mean, 1.0 - mean], mean)
+        .ends()
+        .unwrap();
+    let t = 0.95 / (2.0 * 0.975 * 0.025_f64).sqrt();
+    let reach = t * 2.0_f64.ln() * 2.0 / 3.0;
+    assert_close(lo, mean * (-reach).exp(), 1e-12);
+    assert_close(hi, mean * reach.exp(), 1e-12);
 }
 
 /// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
