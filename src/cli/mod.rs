@@ -41,6 +41,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use kl_system::threads;
 
 use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
@@ -50,7 +51,6 @@ use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, per_second, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::{Command, InfoArgs};
-use kl_system::threads;
 use results::{Form, Results};
 use terminal::{Terminal, view};
 

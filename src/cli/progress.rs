@@ -7,11 +7,11 @@ use std::io::{IsTerminal as _, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use kl_system::threads;
 
 use crate::commands::Outlook;
 use crate::report::number::{bytes, duration, kld, per_second, printable};
 use forecast::Forecast;
-use kl_system::threads;
 
 /// The time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);

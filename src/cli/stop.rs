@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use kl_system::threads;
+
 use crate::commands::output::remove_partial_files;
 use crate::engine::servers;
-use kl_system::threads;
 
 /// The time that a run with servers may take to stop after the first signal.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use kl_system::locked;
 use terminal_size::{Width, terminal_size_of};
 
 use super::progress::{Loading, Progress};
@@ -16,7 +17,6 @@ use crate::report::{
     ModelReport, ReferenceInfo, Verdict, Warning, info_text, model_line, prompts_text, text_report,
     verified_text,
 };
-use kl_system::locked;
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {

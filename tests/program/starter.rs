@@ -10,7 +10,7 @@ use crate::session::{Session, has};
 
 /// The prompts as they stand in the repository.
 fn lines() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prompts/starter.jsonl");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/measure/prompts/starter.jsonl");
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
     lines.collect()

@@ -48,6 +48,9 @@ use kl_formats::{
     Unmeasured, WindowSpec,
 };
 
+/// True if backends are libraries beside the program, false if they are compiled in.
+pub const LOADS_BACKENDS: bool = cfg!(feature = "dynamic-backends");
+
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kl_system::file_id;
+
 use super::wrong;
 use crate::commands::folder::{entries, parts_of};
 use crate::commands::output::{folder_of, follow_links, partial_path};
-use kl_system::file_id;
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. `-` is stdout
 /// among the outputs. In a folder among the inputs, the run reads the files whose names `is_read` accepts.

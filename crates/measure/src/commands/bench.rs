@@ -1,0 +1,136 @@
+//! An original's own rows of some windows, kept in memory. The windows are decoded again, with some of its
+//! tensors exchanged or with other settings, and scored against those rows.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::Result;
+use kl_engine::{ContextOptions, Engine, Model, memory};
+use kl_formats::{TokenRecord, WindowSpec, n_rows};
+
+use super::context::{check_parallel, context_sources, largest_context};
+use super::devices::{connect_devices, load};
+use super::observer::{Phase, Watch};
+use super::settings::RunSettings;
+use crate::pipeline::{Error, KeptRows, LogitSource, ReferenceRows, Sources, Step, evaluate};
+
+/// The rows may take one part in this many of the free memory: contexts and a tensor need room beside them.
+const MEMORY_SHARE: u64 = 2;
+
+/// Kept rows, and the settings with which models are decoded to be scored against them.
+pub struct Bench<'b> {
+    pub rows: KeptRows,
+    pub options: ContextOptions,
+    pub run: &'b RunSettings,
+    pub watch: &'b Watch<'b>,
+}
+
+impl<'b> Bench<'b> {
+    /// Computes a model's rows of these windows, and keeps them in memory.
+    ///
+    /// # Errors
+    /// Why the model cannot decode, or that the observer asks to stop.
+    pub fn of_model<M: Model + Sync>(
+        model: &M,
+        windows: Vec<WindowSpec>,
+        options: ContextOptions,
+        run: &'b RunSettings,
+        watch: &'b Watch<'b>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            rows: keep_rows(context_sources(model, &options, run), windows, watch)?,
+            options,
+            run,
+            watch,
+        })
+    }
+
+    /// The number of rows of these windows.
+    pub fn n_rows(&self, windows: Range<usize>) -> u64 {
+        n_rows(self.rows.windows.get(windows).unwrap_or_default())
+    }
+
+    /// Scores a model, with its present tensors, on these windows. `on_window` gets the records of each.
+    ///
+    /// # Errors
+    /// Why the model cannot decode, or that the observer asks to stop.
+    pub fn score<M: Model + Sync>(
+        &self,
+        model: &M,
+        windows: Range<usize>,
+        phase: &Phase<'_>,
+        mut on_window: impl FnMut(&[TokenRecord]),
+    ) -> Result<(), Error> {
+        let rows = ReferenceRows::kept(&self.rows, windows);
+        let sources = context_sources(model, &self.options, self.run);
+        let scored = evaluate(
+            sources,
+            &rows,
+            |_| (),
+            |step| {
+                match step {
+                    Step::Rows(n) => phase.rows(n),
+                    Step::Window(scored) => on_window(&scored.records),
+                }
+                self.watch.check()
+            },
+        );
+        scored.map(drop)
+    }
+}
+
+/// Loads the original for windows of at most `n_ctx` tokens, if that number is known.
+///
+/// # Errors
+/// What is wrong with the model, the devices or the settings.
+pub fn load_original<'e, E: Engine>(
+    engine: &'e E,
+    path: &Path,
+    run: &RunSettings,
+    n_ctx: Option<u32>,
+    watch: &Watch<'_>,
+) -> Result<E::Model<'e>> {
+    check_parallel(run, engine, path)?;
+    connect_devices(engine, run, watch)?;
+    let beside = || (largest_context(run, n_ctx, [None; 2]), None);
+    load(engine, path, run, beside, watch)
+}
+
+/// Keeps an original's rows in memory, from a file or as it computes them.
+///
+/// # Errors
+/// Rows that cannot be computed or read, or that the observer asks to stop.
+pub fn keep_rows<S: LogitSource>(
+    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+    windows: Vec<WindowSpec>,
+    watch: &Watch<'_>,
+) -> Result<KeptRows, Error> {
+    let (n_windows, n_rows) = (windows.len() as u64, n_rows(&windows));
+    let phase = watch.begin("original", Some(n_windows), Some(n_rows));
+    let kept = KeptRows::keep(sources, windows, |n| {
+        phase.rows(n);
+        watch.check()
+    });
+    Ok(kept?.0)
+}
+
+/// The memory that rows may take, if it is known.
+pub fn memory_for_rows() -> Option<u64> {
+    memory::available().map(|free| free / MEMORY_SHARE)
+}
+
+/// The bytes that the rows of these windows take.
+pub fn bytes_of_rows(windows: &[WindowSpec], n_vocab: u32) -> u64 {
+    let sizes = windows.iter().map(|of| KeptRows::bytes_of(of, n_vocab));
+    sizes.sum()
+}
+
+/// Counts the first windows whose rows together take at most `bytes`.
+pub fn n_that_fit(windows: &[WindowSpec], n_vocab: u32, mut bytes: u64) -> usize {
+    let fits = |window: &&WindowSpec| {
+        let rest = bytes.checked_sub(KeptRows::bytes_of(window, n_vocab));
+        bytes = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    windows.iter().take_while(fits).count()
+}

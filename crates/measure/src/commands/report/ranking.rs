@@ -1,0 +1,338 @@
+//! The place of each evaluation among the others: its rank, its label, its distance from the best, and the
+//! Pareto front.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a place is an index into the ranking that gave it"
+)]
+
+use std::collections::BTreeSet;
+
+use kl_report::comparison::{
+    ComparedModel, ComparedPair, ComparedReference, Comparison, PairKind, RatioToBest, Sizes,
+};
+use kl_report::set_up::{DISTINCTIONS, SettingValue};
+use kl_report::{doubts_of_models, unknown_caches};
+use kl_stats::stats::{Clustering, Confidence, Paired, Ratio, SpanRatio, holm};
+
+use super::row::EvaluationRow;
+
+/// Evaluations by rising mean KLD, and by size where that is equal. Those that leave out more tokens come last.
+pub struct Ranking<'r> {
+    /// The row in each place.
+    pub rows: Vec<&'r EvaluationRow>,
+    /// The size of the row in each place, by which models are compared.
+    pub sizes: Vec<Option<u64>>,
+    /// The models in their places, which [`Ranking::finished`] completes.
+    pub comparison: Comparison,
+}
+
+/// Two evaluations on the same tokens, by their places.
+#[derive(Clone)]
+pub struct Compared {
+    pub kind: PairKind,
+    pub a: usize,
+    pub b: usize,
+    pub paired: Paired,
+    /// The ratio in each span; empty unless the second is the best.
+    pub spans: Vec<SpanRatio>,
+}
+
+/// The smallest number of tokens that a row leaves out. The noise floor counts only where it is alone: at a
+/// token where every quant has an infinite KLD, the original has none.
+pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r EvaluationRow>) -> Option<u64> {
+    let fewest = rows.map(|row| (row.model.is_noise_floor, row.model.n_left_out()));
+    fewest.min().map(|(_, n)| n)
+}
+
+impl<'r> Ranking<'r> {
+    /// Ranks evaluations. `clusters` are those of their tokens.
+    pub fn new(
+        mut rows: Vec<&'r EvaluationRow>,
+        confidence: Confidence,
+        near: f64,
+        for_context: Option<u64>,
+        clusters: Option<Clustering>,
+    ) -> Self {
+        let reference = rows
+            .first()
+            .map(|row| ComparedReference::of(&row.stored.header));
+        let fewest = fewest_left_out(rows.iter().copied());
+        // The mean of an incomplete row lacks its worst tokens, and cannot be ranked.
+        let is_incomplete =
+            |row: &EvaluationRow| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
+        let sizes = Sizes::of(rows.iter().map(|row| &row.model), for_context);
+        let size = |row: &EvaluationRow| sizes.of_model(&row.model);
+        rows.sort_by(|one, other| {
+            let mean = |row: &EvaluationRow| {
+                row.model
+                    .mean_kld()
+                    .map_or(f64::INFINITY, |mean| mean.value)
+            };
+            let by_completeness = is_incomplete(one).cmp(&is_incomplete(other));
+            let by_mean = by_completeness.then_with(|| mean(one).total_cmp(&mean(other)));
+            by_mean.then_with(|| {
+                let [one, other] = [one, other].map(|row| size(row).unwrap_or(u64::MAX));
+                one.cmp(&other)
+            })
+        });
+        let is_dequantized = |row: &EvaluationRow| row.model.set_up.weights.is_some();
+        let all_are_dequantized = rows.iter().all(|row| is_dequantized(row));
+        let models = rows.iter().map(|row| ComparedModel {
+            is_incomplete: is_incomplete(row),
+            is_weights_alone: !all_are_dequantized && is_dequantized(row),
+            ..row.model.clone()
+        });
+        let mut comparison = Comparison {
+            reference: reference.unwrap_or_default(),
+            confidence,
+            near,
+            for_context,
+            clusters,
+            models: models.collect(),
+            ..Comparison::default()
+        };
+        make_distinct(&mut comparison.models);
+        let of_prompts = comparison.reference.prompts;
+        comparison.warnings = doubts_of_models(&comparison.models, of_prompts);
+        let unknown = for_context.and_then(|n| unknown_caches(&comparison.models, n));
+        comparison.warnings.extend(unknown);
+        Self {
+            sizes: rows.iter().map(|row| size(row)).collect(),
+            rows,
+            comparison,
+        }
+    }
+
+    /// The pairs to compare: each candidate with the best, with the next in size, and with the nearest
+    /// model of at most its size, if that is another.
+    pub fn pairs(&self) -> Vec<(PairKind, usize, usize)> {
+        let (models, best) = (&self.comparison.models, self.comparison.best_place());
+        let mut candidates = Vec::from_iter(0..models.len());
+        candidates.retain(|&i| models[i].is_candidate());
+        let to_best = candidates.iter().filter_map(|&i| {
+            let other = best.filter(|&best| best != i)?;
+            Some((PairKind::Best, i, other))
+        });
+        let mut pairs = Vec::from_iter(to_best);
+        candidates.retain(|&i| self.sizes[i].is_some());
+        candidates.sort_by_key(|&i| self.sizes[i]);
+        let to_next = candidates.windows(2);
+        pairs.extend(to_next.map(|of| (PairKind::Size, of[0], of[1])));
+        let dominating = self.dominating().into_iter().enumerate();
+        pairs.extend(dominating.filter_map(|(i, front)| {
+            let other = front.filter(|front| best != Some(*front))?;
+            Some((PairKind::Front, i, other))
+        }));
+        let places = 0..models.len();
+        let alone = places.clone().filter(|&i| models[i].is_weights_alone);
+        pairs.extend(alone.filter_map(|i| {
+            let file = places.clone().find(|&file| self.is_dequantized(file, i))?;
+            Some((PairKind::Weights, file, i))
+        }));
+        pairs
+    }
+
+    /// True if the second is the first model with its weights dequantized, in an equal set-up.
+    fn is_dequantized(&self, file: usize, other: usize) -> bool {
+        let headers = [file, other].map(|place| &self.rows[place].stored.header);
+        let [file_weights, weights] =
+            headers.map(|header| header.backend.as_ref()?.weights.as_ref());
+        let [set_up, other_set_up] = headers.map(|header| {
+            let mut set_up = header.backend.clone().unwrap_or_default();
+            // Threads change no bit, and the cache's size follows from the rest.
+            (set_up.threads, set_up.weights) = (None, None);
+            (set_up.kv_cache_bytes, set_up.kv_cache_sizes) = (None, None);
+            set_up
+        });
+        let [model, other_model] = headers.map(|header| header.model.as_ref());
+        let models = model.zip(other_model);
+        models.is_some_and(|(one, other)| one.is_same(other))
+            && file_weights.is_none()
+            && weights.is_some()
+            && set_up == other_set_up
+    }
+
+    /// For each place, that of the nearest candidate that dominates it: one that is at most as large and at
+    /// most as far from the reference, and better in one of the two.
+    fn dominating(&self) -> Vec<Option<usize>> {
+        let sized = self.comparison.models.iter().zip(&self.sizes);
+        let placed = sized.map(|(of, size)| {
+            let size = size.filter(|_| of.is_candidate())?;
+            Some((size, of.mean_kld()?.value))
+        });
+        let points: Vec<Option<(u64, f64)>> = placed.collect();
+        let of_each = points.iter().map(|point| {
+            let (size, kld) = (*point)?;
+            let is_better = |of: &Option<(u64, f64)>| {
+                of.is_some_and(|of| of != (size, kld) && of.0 <= size && of.1 <= kld)
+            };
+            points.iter().position(is_better)
+        });
+        of_each.collect()
+    }
+
+    /// The label of the first candidate above a place that has the same KLD at every token.
+    fn same_as(&self, place: usize) -> Option<String> {
+        let models = &self.comparison.models;
+        let hash = |i: usize| models[i].is_candidate().then(|| self.rows[i].klds_hash);
+        let same = (0..place).find(|&i| hash(i).is_some() && hash(i) == hash(place))?;
+        Some(models[same].label.clone())
+    }
+
+    /// Keeps only the p-value of each ratio to a mean that is noise.
+    fn forget_noise(&self, compared: &mut Compared) {
+        let (second, noise) = (&self.comparison.models[compared.b], self.comparison.noise());
+        let is_noise = compared.kind != PairKind::Weights && self.comparison.is_noise(second);
+        if is_noise {
+            compared.paired.ratio = compared.paired.ratio.map(Ratio::p_alone);
+        }
+        for of in &mut compared.spans {
+            let mut bins = second.breakdown.by_span.iter();
+            let kld = bins
+                .find(|bin| bin.label == of.label)
+                .and_then(|bin| bin.kld);
+            if kld.is_some_and(|kld| is_noise || kld.value <= noise) {
+                of.ratio = of.ratio.map(Ratio::p_alone);
+                of.to_others = None;
+            }
+        }
+    }
+
+    /// True for each model that you can leave out: the nearest one of at most its size is nearer than it, by a
+    /// p-value that is adjusted for the number of models other than the best. If that model is the best,
+    /// `p_holm`, the p-value of the ratio to it, must show it too.
+    fn are_dominated(&self, compared: &[Compared], p_holm: &[Option<f64>]) -> Vec<bool> {
+        let best = self.comparison.best_place();
+        let p_of = |i: usize, front: Option<usize>| {
+            let is_its =
+                |of: &&Compared| of.kind != PairKind::Size && of.a == i && Some(of.b) == front;
+            let ratio = compared.iter().find(is_its)?.paired.ratio?;
+            let p_shown = if best == front { p_holm[i] } else { ratio.p };
+            // On the tokens that both count, it can be the nearer one.
+            let is_farther = ratio.value > 1.0 && self.is_told(p_shown);
+            let is_noise = self.comparison.is_noise(&self.comparison.models[i]);
+            ratio.p.filter(|_| is_farther && !is_noise)
+        };
+        let places = self.dominating().into_iter().enumerate();
+        let p =
+            places.map(|(i, front)| to_best(compared, i).map(|_| p_of(i, front).unwrap_or(1.0)));
+        let p_adjusted = adjusted(p).into_iter();
+        p_adjusted.map(|p| self.is_told(p)).collect()
+    }
+
+    /// True if a p-value shows more than chance.
+    fn is_told(&self, p: Option<f64>) -> bool {
+        p.is_some_and(|p| p < self.comparison.confidence.outside())
+    }
+
+    /// Completes the comparison.
+    ///
+    /// The best model on these data need not be the one that is really nearest. In at least the share
+    /// `confidence` of texts, that one cannot be told from the best (docs/INTERVALS.md).
+    pub fn finished(self, mut compared: Vec<Compared>) -> Comparison {
+        compared.iter_mut().for_each(|of| self.forget_noise(of));
+        let best = self.comparison.best_place();
+        let is_noise = |of: &ComparedModel| self.comparison.is_noise(of);
+        let best_is_noise = self.comparison.best().is_some_and(is_noise);
+        let (places, dominating) = (0..self.rows.len(), self.dominating());
+        let ratio = |i: usize| to_best(&compared, i)?.paired.ratio;
+        let p_holm = adjusted(places.clone().map(|i| ratio(i)?.p));
+        let are_dominated = self.are_dominated(&compared, &p_holm);
+        let spans_of = |i: usize| to_best(&compared, i).map(|of| of.spans.clone());
+        let mut spans = Vec::from_iter(places.map(|i| spans_of(i).unwrap_or_default()));
+        SpanRatio::adjust(spans.iter_mut());
+        let completed = spans.into_iter().enumerate().map(|(i, spans)| {
+            let (model, is_best) = (self.comparison.models[i].clone(), best == Some(i));
+            let (to_best, p_holm) = (to_best(&compared, i), p_holm[i]);
+            let are_noise = best_is_noise && model.is_candidate() && is_noise(&model);
+            let upper = ratio(i).and_then(|ratio| ratio.upper);
+            let is_pareto = self.sizes[i].is_some() && dominating[i].is_none();
+            ComparedModel {
+                same_as: self.same_as(i),
+                ratio_to_best: ratio(i).map(|ratio| RatioToBest { ratio, p_holm }),
+                ratio_to_best_by_span: spans,
+                difference_to_best: to_best.map(|of| of.paired.difference),
+                indistinguishable_from_best: is_best
+                    || to_best.is_some() && (are_noise || !self.is_told(p_holm)),
+                is_as_near: is_best
+                    || are_noise
+                    || upper.is_some_and(|upper| upper <= self.comparison.near),
+                pareto: is_pareto && model.is_candidate() && model.mean_kld().is_some(),
+                is_dominated: are_dominated[i],
+                ..model
+            }
+        });
+        let models = Vec::from_iter(completed);
+        let label = |place: usize| models[place].label.clone();
+        let pairs = compared.iter().map(|of| ComparedPair {
+            kind: of.kind,
+            a: label(of.a),
+            b: label(of.b),
+            paired: of.paired,
+        });
+        Comparison {
+            pairs: pairs.collect(),
+            models,
+            ..self.comparison
+        }
+    }
+}
+
+/// The comparison of the model in a place with the best.
+fn to_best(compared: &[Compared], place: usize) -> Option<&Compared> {
+    let mut compared = compared.iter();
+    compared.find(|of| of.kind == PairKind::Best && of.a == place)
+}
+
+/// Adjusts the p-values that are given for their number, by Holm's method. A ratio without one, such as that of
+/// one window, does not count.
+fn adjusted(p: impl Iterator<Item = Option<f64>>) -> Vec<Option<f64>> {
+    let p = Vec::from_iter(p);
+    let mut adjusted = holm(&Vec::from_iter(p.iter().flatten().copied())).into_iter();
+    p.iter().map(|p| p.and_then(|_| adjusted.next())).collect()
+}
+
+/// Makes all labels distinct: by what differs in their set-ups, else by the paths of their sidecars, or of
+/// their models where they have none.
+fn make_distinct(models: &mut [ComparedModel]) {
+    let path = |of: &ComparedModel| match of.sidecar.as_str() {
+        "" => of.model.path.clone(),
+        sidecar => sidecar.to_owned(),
+    };
+    let names = Vec::from_iter(models.iter().map(|of| of.label.clone()));
+    for (i, name) in names.iter().enumerate() {
+        let namesakes = models.iter().zip(&names).filter(|of| of.1 == name);
+        let alike = Vec::from_iter(namesakes.map(|(of, _)| &of.set_up));
+        if alike.len() < 2 {
+            continue;
+        }
+        let tells_apart = |of: &&SettingValue| {
+            let all: BTreeSet<_> = alike.iter().filter_map(|set_up| of(set_up)).collect();
+            all.len() == alike.len()
+        };
+        let distinction = DISTINCTIONS.iter().find(tells_apart);
+        let distinct = distinction.and_then(|of| of(&models[i].set_up));
+        let what = distinct.unwrap_or_else(|| path(&models[i]));
+        models[i].label = format!("{name} ({what})");
+    }
+    // The user may have given a label that another model got here.
+    for i in 0..models.len() {
+        let is_its = |of: &&ComparedModel| of.label == models[i].label;
+        if models.iter().filter(is_its).count() > 1 {
+            models[i].label = path(&models[i]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_p_value_is_not_adjusted() {
+        // By hand: 0.001 · 3, 0.02 · 2, 0.03 (not below the one before).
+        let p = adjusted([None, Some(0.03), Some(0.02), Some(0.001)].into_iter());
+        assert_eq!(p, [None, Some(0.04), Some(0.04), Some(0.003)]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Checks a model's file: its weights by themselves, and its weights and metadata against an original.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kl_engine::gguf::{self, Gguf};
+use kl_engine::{Engine, EngineError, FaultyRow, ModelOptions, RowDistance, StoredRows};
+use kl_report::number::short_kld;
+use kl_report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
+use rayon::prelude::*;
+
+use super::observer::Watch;
+
+/// The advice where weights are damaged.
+const DAMAGED: &str = "download the file again, or quantize the original again";
+
+/// The advice where something differs that the quantizer would have copied.
+const CHANGED: &str = "unless that is intended, quantize the original again";
+
+/// Reads every weight of a model's file, and compares it with the original, if there is one.
+///
+/// # Errors
+/// A file that cannot be read, or an original whose weights are not finite.
+pub fn verify_model<E: Engine>(
+    path: &Path,
+    original: Option<&Path>,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Verification> {
+    let header = gguf::read(path)?;
+    let original = original.map(gguf::read).transpose()?;
+    let found = original.as_ref().map(|original| header.changes(original));
+    let changes = found.unwrap_or_default();
+    if let Some(both) = changes.get("general.architecture") {
+        bail!(
+            "--original: its architecture is another ({both}): give the model that was quantized"
+        );
+    }
+    let mut findings = Vec::new();
+    for [before, tensor] in header.overlaps() {
+        let (start, name) = (tensor.offset, &before.name);
+        let what = format!("begins at byte {start}, within {name}: download or convert it again");
+        findings.push(Finding::of("overlap", &tensor.name, what));
+    }
+    if findings.is_empty() {
+        findings.extend(refusal(path, &header, engine, watch)?);
+    }
+    findings.extend(changed_files(&header, watch)?);
+    for (name, both) in changes {
+        findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
+    }
+    let n_tensors = header.tensors.len() as u64;
+    let phase = watch.begin("verifying", Some(n_tensors), None);
+    let mut weight_errors = Vec::new();
+    for tensor in &header.tensors {
+        let same = original.as_ref().and_then(|original| {
+            let same = original.tensor(&tensor.name);
+            StoredRows::of(original, same.filter(|same| same.shape == tensor.shape)?)
+        });
+        if let Some(rows) = StoredRows::of(&header, tensor) {
+            let n_findings = findings.len();
+            findings.extend(faults(&rows, same.as_ref())?);
+            if let Some(same) = same.filter(|_| findings.len() == n_findings) {
+                let (error, finding) = compared(&rows, &same)?;
+                weight_errors.extend(error);
+                findings.extend(finding);
+            }
+        }
+        phase.window(None);
+        phase.rows(0);
+        watch.check()?;
+    }
+    let times = |of: &WeightError| of.error / of.expected.max(f64::MIN_POSITIVE);
+    weight_errors.sort_by(|a, b| times(b).total_cmp(&times(a)));
+    Ok(Verification {
+        n_tensors,
+        findings,
+        original: original.map(|original| original.path().display().to_string()),
+        weight_errors,
+    })
+}
+
+/// The findings that files in a cache of models have other bytes than their names, which are hashes, state.
+fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for path in &header.files {
+        if kl_hub::differs_from_name(path, || Ok(watch.check()?))? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let what =
+                format!(": its bytes have another hash than its name in the cache: {DAMAGED}");
+            findings.push(Finding::of("hash", &name, what));
+        }
+    }
+    Ok(findings)
+}
+
+/// The finding that llama.cpp does not load the model, or would crash on it, if that is so. No weights are loaded
+/// to find out, and nothing but causal language models.
+fn refusal<E: Engine>(
+    path: &Path,
+    header: &Gguf,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Option<Finding>, EngineError> {
+    if let Some(found) = header.not_a_model() {
+        let message = format!(
+            "its tensors' names and shapes were not checked: it is {}",
+            found.in_place_of_a_model()
+        );
+        watch.warn(Warning::new("not_a_model", message));
+        return Ok(None);
+    }
+    if let Some(fault) = header.fault().or_else(|| header.misaligned()) {
+        return Ok(Some(Finding::of("refused", &fault.tensor, fault.what)));
+    }
+    let options = ModelOptions {
+        is_without_weights: true,
+        devices: vec!["none".to_owned()],
+        ..ModelOptions::default()
+    };
+    let what = match engine.load(path, &options) {
+        Ok(_) => return Ok(None),
+        Err(EngineError::Model(error)) => error.what,
+        Err(error) => return Err(error),
+    };
+    // llama.cpp quotes the names of tensors, and those of architectures too.
+    let quoted = what
+        .split('\'')
+        .nth(1)
+        .filter(|_| what.contains("tensor '"));
+    let name = quoted.unwrap_or_default().to_owned();
+    Ok(Some(Finding::of("refused", &name, what)))
+}
+
+/// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros.
+fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Vec<Finding>> {
+    /// The padding at a matrix's end has less than one in this many of its rows.
+    const PADDING: usize = 8;
+    let n = rows.n_rows_of_expert;
+    let fault = |of_expert: &[FaultyRow]| {
+        let (first, n_faulty) = (of_expert.first()?, of_expert.len());
+        let is_padding = first.index % n + n_faulty == n && n_faulty < n / PADDING;
+        let (kind, what) = match first.block {
+            Some(block) => ("not_finite", format!(", block {block}: not finite")),
+            None if is_padding => return None,
+            None => ("zero", ": all weights are zero".to_owned()),
+        };
+        let place = place(rows, first.index);
+        let message = format!("{place}{what} ({n_faulty} of {n} rows): {DAMAGED}");
+        Some(Finding::of(kind, &rows.tensor.name, message))
+    };
+    let expert_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
+    let mut faulty = rows.faulty(original)?;
+    faulty.sort_by_key(expert_and_kind);
+    let experts = faulty.chunk_by(|a, b| expert_and_kind(a) == expert_and_kind(b));
+    Ok(experts.filter_map(fault).collect())
+}
+
+/// Names a row.
+fn place(rows: &StoredRows<'_>, index: usize) -> String {
+    let n = rows.n_rows_of_expert;
+    let expert = if rows.n_rows > n {
+        &format!("expert {}, ", index / n)
+    } else {
+        ""
+    };
+    format!("{expert}row {}", index % n)
+}
+
+/// The error of a tensor's weights, unless the original's are all zero; and the finding that the error is much
+/// larger than the type explains, or that a row cannot be the original's.
+fn compared(
+    rows: &StoredRows<'_>,
+    original: &StoredRows<'_>,
+) -> Result<(Option<WeightError>, Option<Finding>)> {
+    /// With an importance matrix, the plain error of a tensor was 0.8 to 1.3 times as large.
+    const MANY_TIMES: f64 = 3.0;
+    /// Weights made of f32 or bf16 differ from an original in f16 by 1e-6 or less.
+    const ROUNDING: f64 = 1e-5;
+    /// A row of other weights has an error of about 2, a row of zeros one of 1.
+    const OTHER_ROW: f64 = 0.3;
+    let n_experts = rows.n_rows / rows.n_rows_of_expert;
+    let sample = rows.sample(COMPARED_ROWS.max(n_experts)).into_par_iter();
+    let of_each = sample.map(|index| rows.error(original, index));
+    let errors: Vec<RowDistance> = of_each.collect::<Result<_, EngineError>>()?;
+    let sum = |of: fn(&RowDistance) -> f64| errors.iter().map(of).sum::<f64>();
+    let squares = sum(|row| row.squares);
+    let (tensor, kind) = (rows.tensor.name.clone(), rows.tensor.kind);
+    let whole = WeightError {
+        error: sum(|row| row.error) / squares,
+        expected: sum(|row| row.expected) / squares,
+        tensor,
+        kind,
+    };
+    let far = |place: String, error: f64, expected: f64, least: f64| {
+        let [shown, by_type] = [error, expected].map(short_kld);
+        let what = format!("{place}its error is {shown}, where {kind} gives {by_type}: {DAMAGED}");
+        let is_far = error > MANY_TIMES * expected + least;
+        is_far.then(|| Finding::of("weight_error", &rows.tensor.name, what))
+    };
+    let of_row = |row: &RowDistance| {
+        let [error, expected] = [row.error, row.expected].map(|error| error / row.squares);
+        far(place(rows, row.index) + ": ", error, expected, OTHER_ROW)
+    };
+    let of_rows = errors.iter().find_map(of_row);
+    let finding = of_rows.or_else(|| far(String::new(), whole.error, whole.expected, ROUNDING));
+    Ok((Some(whole).filter(|_| squares > 0.0), finding))
+}

@@ -1,0 +1,119 @@
+//! The answers that a run has generated, kept beside its reference until that is whole.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use kl_engine::{Engine, Model};
+use kl_formats::{NativeReader, ReadBlocks as _};
+use kl_report::Warning;
+use kl_report::number::{count, count_of};
+use serde_json::json;
+
+use crate::commands::context::{backend_identity, writer};
+use crate::commands::input::answer_context;
+use crate::commands::observer::Watch;
+use crate::commands::output::{Existing, partial_path};
+use crate::commands::resume::check_same_run;
+use crate::commands::settings::WriteSettings;
+use crate::input::AnswerFile;
+
+/// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
+///
+/// # Errors
+/// If an earlier run has left a file, and this one neither continues it nor starts over.
+pub fn path(settings: &WriteSettings) -> Result<Option<PathBuf>> {
+    if settings.input.generate.is_none() {
+        return Ok(None);
+    }
+    let mut name = OsString::from(&settings.output);
+    name.push(".answers");
+    let path = partial_path(name.as_ref());
+    match settings.existing {
+        Existing::Refuse(advice) if path.exists() => bail!(
+            "{}: holds answers of a run that was cut off: {advice}",
+            path.display()
+        ),
+        _ => Ok(Some(path)),
+    }
+}
+
+/// The answers that are known before any is generated: those of the file at `path`, and of the reference
+/// that an earlier run began.
+///
+/// # Errors
+/// If the file is of another run, or cannot be read; if the reference cannot.
+pub fn read<E: Engine>(
+    path: PathBuf,
+    settings: &WriteSettings,
+    engine: &E,
+    model: &impl Model,
+    begun: Option<&NativeReader>,
+    watch: &Watch<'_>,
+) -> Result<AnswerFile> {
+    let WriteSettings { run, input, .. } = settings;
+    // Batches are chosen for the longest window, which is not known yet, and for the memory that is
+    // free: what the user set stands for them.
+    let mut backend = backend_identity(engine, model, &answer_context(run, model, 1, 1))?;
+    (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
+    (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
+    let own = json!({
+        "writer": writer(),
+        "model": model.facts().identity,
+        "generated": input.generate,
+        "sampling": input.sampling(),
+        "n_ctx": input.n_ctx,
+        "backend": backend,
+    });
+    let mut earlier = None;
+    if settings.existing == Existing::Resume {
+        earlier = AnswerFile::read(&path)?;
+    }
+    if let Some(earlier) = &earlier {
+        check_same_run(&path, &earlier.run, &own, "prompts")?;
+        watch.warn_all(damaged(earlier));
+    }
+    let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
+    if let Some(begun) = begun.filter(|begun| begun.header.generated.is_some()) {
+        learn(&mut answers, begun)?;
+    }
+    Ok(answers)
+}
+
+fn damaged(answers: &AnswerFile) -> Option<Warning> {
+    let n = answers.n_damaged as u64;
+    let message = format!(
+        "{}: {} not as kl wrote it (wrong checksum): what it held is generated again",
+        answers.path.display(),
+        count_of(n, "line")
+    );
+    (n > 0).then(|| Warning::new("damaged_answers", message))
+}
+
+/// Reads the answers that the windows of a reference hold.
+fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
+    for index in 0..begun.windows().len() {
+        let window = begun.window(index)?;
+        let prompts = begun.header.prompts.as_ref();
+        let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
+        let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
+        let parts = window.tokens.split_at_checked(n_prompt);
+        // A conversation may have ended before this window.
+        if let Some((prompt, answer)) = parts.filter(|(_, answer)| !answer.is_empty()) {
+            answers.learn(window.window, prompt, answer);
+        }
+    }
+    Ok(())
+}
+
+/// The end of an error message: what is kept of the answers.
+pub fn kept(answers: &AnswerFile) -> String {
+    match answers.n_answers {
+        0 => String::new(),
+        n => format!(
+            "; {} keeps the answers to {} prompts: --resume continues it",
+            answers.path.display(),
+            count(n as u64)
+        ),
+    }
+}

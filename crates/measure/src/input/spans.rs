@@ -1,0 +1,472 @@
+//! The spans of an answer: its reasoning, calls of tools, code, and what the user names.
+//!
+//! Spans are found in the answer's text by the markers around them, and are read from left to right:
+//! nothing nests, so code within a thought is part of the thought. A marker belongs to its span, and a
+//! token to the span of its first byte.
+
+mod offered_tools;
+
+use std::collections::HashSet;
+use std::str::FromStr;
+
+use kl_engine::Vocabulary;
+use kl_formats::PROMPT_SPAN;
+
+use super::source::{GROUP_NAMES, is_group_name};
+pub use offered_tools::OfferedTools;
+
+/// The span of an answer's tokens that are in no other.
+const ANSWER: &str = "answer";
+const REASONING: &str = "reasoning";
+const TOOL_CALL: &str = "tool call";
+/// Blocks between lines of three backticks or more.
+const CODE: &str = "code";
+
+/// The most tokens of an opening marker with which a prompt ends, and of the blanks after it.
+const MARKER_TOKENS: usize = 64;
+
+/// The index of [`ANSWER`] among the names.
+const ANSWER_INDEX: u32 = 1;
+
+/// A span that begins and ends with markers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpanRule {
+    name: String,
+    open: String,
+    /// Empty: it runs to the answer's end.
+    close: String,
+}
+
+impl FromStr for SpanRule {
+    type Err = String;
+
+    /// Parses `NAME=OPEN..CLOSE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = text.split_once('=');
+        let parts = named.and_then(|(name, markers)| Some((name, markers.split_once("..")?)));
+        let Some((name, (open, close))) = parts.filter(|(_, (open, _))| !open.is_empty()) else {
+            return Err("expected NAME=OPEN..CLOSE, such as 'think=<think>..</think>'".to_owned());
+        };
+        if !is_group_name(name) {
+            return Err(format!("for NAME {GROUP_NAMES}"));
+        }
+        if [PROMPT_SPAN, ANSWER].contains(&name) {
+            return Err(format!(
+                "{name:?} is a span of every answer: use another NAME"
+            ));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            open: open.to_owned(),
+            close: close.to_owned(),
+        })
+    }
+}
+
+/// Markers around spans of one kind in published chat templates.
+struct Markers {
+    open: &'static str,
+    /// Empty: the span runs to the answer's end.
+    close: &'static str,
+    /// What a template with these markers has; `None`: one of them.
+    sign: Option<&'static str>,
+}
+
+impl Markers {
+    const fn new(open: &'static str, close: &'static str) -> Self {
+        Self {
+            open,
+            close,
+            sign: None,
+        }
+    }
+
+    /// Markers that a template puts together, or that are too common by themselves.
+    const fn with_sign(open: &'static str, close: &'static str, sign: &'static str) -> Self {
+        Self {
+            open,
+            close,
+            sign: Some(sign),
+        }
+    }
+
+    /// True if a template has them, or a vocabulary that has these texts as tokens.
+    fn are_in(&self, template: &str, is_token: impl Fn(&str) -> bool) -> bool {
+        let has = |text: &str| !text.is_empty() && template.contains(text);
+        match self.sign {
+            Some(sign) => has(sign),
+            None => has(self.open) || has(self.close) || is_token(self.open),
+        }
+    }
+}
+
+/// Markers of reasoning.
+const REASONING_MARKERS: [Markers; 16] = [
+    // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
+    Markers::new("<think>", "</think>"),
+    // Magistral.
+    Markers::new("[THINK]", "[/THINK]"),
+    // gpt-oss.
+    Markers::with_sign("<|channel|>analysis", "<|end|>", "<|channel|>"),
+    // Gemma 4.
+    Markers::with_sign("<|channel>thought", "<channel|>", "<|channel>"),
+    // Command A Reasoning and R7B.
+    Markers::new("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Seed-OSS.
+    Markers::new("<seed:think>", "</seed:think>"),
+    // EXAONE Deep.
+    Markers::new("<thought>", "</thought>"),
+    // Apertus.
+    Markers::new("<|inner_prefix|>", "<|inner_suffix|>"),
+    // Kimi-VL.
+    Markers::new("◁think▷", "◁/think▷"),
+    // Granite 3.2.
+    Markers::new("Here is my thought process:", "Here is my response:"),
+    // Apriel 1.6.
+    Markers::new("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    // MiniMax M3.
+    Markers::new("<mm:think>", "</mm:think>"),
+    // Kimi K3.
+    Markers::with_sign("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>"),
+    // Hunyuan 3.
+    Markers::with_sign("<think:opensource>", "</think:opensource>", ":opensource"),
+    // Solar Open.
+    Markers::with_sign("<|think|>", "<|end|>", "<|think|>"),
+    // Muse Glimmer.
+    Markers::with_sign(" to=self<|message|>", "<|eom|>", "to=self"),
+];
+
+/// Markers of calls of tools.
+const TOOL_CALL_MARKERS: [Markers; 30] = [
+    // Hermes, Qwen, GLM, Granite 4.
+    Markers::new("<tool_call>", "</tool_call>"),
+    // Mistral.
+    Markers::new("[TOOL_CALLS]", ""),
+    // Llama 3.1.
+    Markers::new("<|python_tag|>", ""),
+    // DeepSeek V3 to V3.1, and V3.2.
+    Markers::new("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    Markers::with_sign(
+        "<｜DSML｜function_calls>",
+        "</｜DSML｜function_calls>",
+        "DSML",
+    ),
+    // DeepSeek V4.
+    Markers::with_sign("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "DSML"),
+    // gpt-oss, which names a tool before the channel or in it.
+    Markers::with_sign(" to=functions.", "<|call|>", "<|channel|>"),
+    Markers::with_sign(
+        "<|channel|>commentary to=functions.",
+        "<|call|>",
+        "<|channel|>",
+    ),
+    // Gemma 4 and FunctionGemma.
+    Markers::new("<|tool_call>", "<tool_call|>"),
+    Markers::new("<start_function_call>", "<end_function_call>"),
+    // Phi-4-mini, and Granite 3, which has no end marker.
+    Markers::new("<|tool_call|>", "<|/tool_call|>"),
+    // Command A and R7B.
+    Markers::new("<|START_ACTION|>", "<|END_ACTION|>"),
+    // Kimi K2.
+    Markers::new("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    // LFM2.
+    Markers::new("<|tool_call_start|>", "<|tool_call_end|>"),
+    // MiniMax M2.
+    Markers::new("<minimax:tool_call>", "</minimax:tool_call>"),
+    // Nemotron Nano 2.
+    Markers::new("<TOOLCALL>", "</TOOLCALL>"),
+    // Apertus.
+    Markers::new("<|tools_prefix|>", "<|tools_suffix|>"),
+    // OLMo 3.
+    Markers::new("<function_calls>", "</function_calls>"),
+    // Jamba.
+    Markers::new("<tool_calls>", "</tool_calls>"),
+    // Functionary 3.1, and others that are shown this form.
+    Markers::new("<function=", "</function>"),
+    // MiniCPM5.
+    Markers::new("<function name=", "</function>"),
+    // Seed-OSS.
+    Markers::new("<seed:tool_call>", "</seed:tool_call>"),
+    // GigaChat 3 and 3.1.
+    Markers::with_sign(
+        "function call<|role_sep|>",
+        "<|message_sep|>",
+        "<|role_sep|>",
+    ),
+    Markers::with_sign("<|function_call|>", "<|message_sep|>", "<|function_call|>"),
+    // Solar Open.
+    Markers::new("<|tool_calls|>", "<|calls|>"),
+    // Kimi K3.
+    Markers::with_sign("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|close|>"),
+    // Hunyuan 3.
+    Markers::with_sign(
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        ":opensource",
+    ),
+    // Muse Glimmer.
+    Markers::new("<atem:function_calls>", "</atem:function_calls>"),
+    // InternLM 2 and 3.
+    Markers::new("<|action_start|>", "<|action_end|>"),
+    // Granite 20B, which has no end marker.
+    Markers::new("<function_call>", ""),
+];
+
+/// An answer in which spans are looked for.
+struct Answer<'a> {
+    bytes: &'a [u8],
+    /// The bytes before the token that ends it.
+    n_text: usize,
+    /// The tools that its prompt offers.
+    tools: &'a OfferedTools,
+}
+
+/// The spans that answers can have.
+#[derive(Debug)]
+pub struct Spans {
+    /// The name of all before an answer, that of the answer's rest, and all others that can occur.
+    pub names: Vec<String>,
+    rules: Vec<SpanRule>,
+}
+
+impl Spans {
+    /// The spans of answers in a chat template, given by its source, if there is one: those whose
+    /// markers it has, or the vocabulary as tokens. `offers_tools`: whether a prompt shows tools to the model.
+    /// `given` are the user's, which come before others that begin at the same byte.
+    pub fn new(
+        template: Option<&str>,
+        is_token: impl Fn(&str) -> bool,
+        offers_tools: bool,
+        given: &[SpanRule],
+    ) -> Self {
+        let template = template.unwrap_or_default();
+        let reasoning = REASONING_MARKERS.iter().map(|of| (REASONING, of));
+        let tool_calls = TOOL_CALL_MARKERS.iter().map(|of| (TOOL_CALL, of));
+        let known = reasoning.chain(tool_calls);
+        let used = known.filter(|(_, markers)| markers.are_in(template, &is_token));
+        let mut rules: Vec<SpanRule> = used
+            .map(|(name, markers)| SpanRule {
+                name: name.to_owned(),
+                open: markers.open.to_owned(),
+                close: markers.close.to_owned(),
+            })
+            .collect();
+        let mut all = vec![PROMPT_SPAN, ANSWER];
+        all.extend(rules.iter().map(|rule| &*rule.name));
+        all.extend(offers_tools.then_some(TOOL_CALL));
+        all.push(CODE);
+        all.extend(given.iter().map(|rule| &*rule.name));
+        let mut seen = HashSet::new();
+        all.retain(|name| seen.insert(*name));
+        let names = all.into_iter().map(str::to_owned).collect();
+        rules.splice(0..0, given.iter().cloned());
+        Self { names, rules }
+    }
+
+    /// True if one of these runs is the call of a tool.
+    pub fn has_tool_call(&self, runs: &[(u32, u32)]) -> bool {
+        let name = |span: u32| self.names.get(span as usize);
+        runs.iter()
+            .any(|(span, _)| name(*span).is_some_and(|name| name == TOOL_CALL))
+    }
+
+    /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
+    /// tokens. The answer begins at token `n_prompt`; `tools` are offered in its prompt; `texts` gives a token's
+    /// bytes.
+    pub fn of_window(
+        &self,
+        tokens: &[u32],
+        n_prompt: u32,
+        tools: &OfferedTools,
+        texts: &impl Vocabulary,
+    ) -> Vec<(u32, u32)> {
+        let (prompt, answer) = tokens.split_at(tokens.len().min(n_prompt as usize));
+        let bytes = |tokens: &[u32]| -> Vec<Vec<u8>> {
+            let bytes = tokens.iter().map(|&token| texts.token_bytes(token));
+            bytes.map(Option::unwrap_or_default).collect()
+        };
+        let from = prompt.len().saturating_sub(MARKER_TOKENS);
+        let before = bytes(prompt.get(from..).unwrap_or_default()).concat();
+        let pieces = bytes(answer);
+        let all = pieces.concat();
+        // What ends the answer is no part of its last line.
+        let end = (answer.last()).filter(|token| texts.is_end_of_generation(**token));
+        let n_end = end.and(pieces.last()).map_or(0, Vec::len);
+        let answer = Answer {
+            bytes: &all,
+            n_text: all.len() - n_end,
+            tools,
+        };
+        let of_bytes = self.of_bytes(&before, &answer);
+        let mut runs = vec![(0, prompt.len() as u32)];
+        let (mut start, mut span) = (0, ANSWER_INDEX);
+        for piece in pieces {
+            // At the end, a token without bytes is of the same span as the one before it.
+            span = of_bytes.get(start).copied().unwrap_or(span);
+            match runs.last_mut() {
+                Some((last, n)) if *last == span => *n += 1,
+                _ => runs.push((span, 1)),
+            }
+            start += piece.len();
+        }
+        runs
+    }
+
+    /// The span of each byte of an answer. If the prompt ends with an opening marker, as with a template
+    /// that makes the model think, the answer starts within that span.
+    fn of_bytes(&self, prompt: &[u8], answer: &Answer<'_>) -> Vec<u32> {
+        let bytes = answer.bytes;
+        let mut spans = vec![ANSWER_INDEX; bytes.len()];
+        let prompt = prompt.trim_ascii_end();
+        let open = self.longest(|rule| prompt.ends_with(rule.open.as_bytes()));
+        let opened = open.map(|rule| (&*rule.name, end(bytes, 0, &rule.close)));
+        let called = || Some((TOOL_CALL, answer.tools.named_call(prompt, bytes)?));
+        let mut found = opened.or_else(called);
+        let mut at = 0;
+        while at < bytes.len() {
+            if let Some((name, end)) = found.take().or_else(|| self.begins(answer, at)) {
+                let index = self.names.iter().position(|other| other == name);
+                let span = index.map_or(ANSWER_INDEX, |index| index as u32);
+                let inside = spans.iter_mut().take(end).skip(at);
+                inside.for_each(|of_byte| *of_byte = span);
+                at = end.max(at + 1);
+            } else {
+                at += 1;
+            }
+        }
+        spans
+    }
+
+    /// The name of the span that begins at this byte of an answer, and where it ends.
+    fn begins(&self, answer: &Answer<'_>, at: usize) -> Option<(&str, usize)> {
+        let &Answer {
+            bytes,
+            n_text,
+            tools,
+        } = answer;
+        let (before, rest) = bytes.split_at_checked(at)?;
+        if let Some(rule) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
+            let end = end(bytes, at + rule.open.len(), &rule.close);
+            return Some((&rule.name, end));
+        }
+        if let Some(length) = tools.named_call(before, rest) {
+            return Some((TOOL_CALL, at + length));
+        }
+        // A fence is looked for to the end of the line, so not at every byte; JSON likewise.
+        if before.last().is_some_and(|last| *last != b'\n') {
+            return None;
+        }
+        let text = bytes.get(at..n_text)?;
+        if let Some(length) = tools.json_calls(text) {
+            return Some((TOOL_CALL, at + length));
+        }
+        let block = code(text, fence(text)?);
+        let content = block.content.trim_ascii_end();
+        let is_call = tools.json_calls(content) == Some(content.len());
+        let name = if is_call { TOOL_CALL } else { CODE };
+        Some((name, at + block.length))
+    }
+
+    /// The rule with the longest opening marker of those that fit; the first of equals.
+    fn longest(&self, fits: impl Fn(&SpanRule) -> bool) -> Option<&SpanRule> {
+        let fitting = self.rules.iter().rev().filter(|rule| fits(rule));
+        fitting.max_by_key(|rule| rule.open.len())
+    }
+}
+
+/// The last marker of reasoning in a text.
+pub struct LastMarker {
+    /// True if it opens a thought, false if it closes one.
+    pub is_open: bool,
+    /// The markers that open and close thoughts of its kind.
+    pub open: &'static str,
+    pub close: &'static str,
+}
+
+/// The last known marker of reasoning in a text; the longest of those that begin at the same byte.
+pub fn last_marker(text: &str) -> Option<LastMarker> {
+    let markers = REASONING_MARKERS.iter().flat_map(|of| {
+        let (open, close) = (of.open, of.close);
+        [(open, true), (close, false)].map(|(marker, is_open)| {
+            let at = text.rfind(marker)?;
+            Some((
+                (at, marker.len()),
+                LastMarker {
+                    is_open,
+                    open,
+                    close,
+                },
+            ))
+        })
+    });
+    let last = markers.flatten().max_by_key(|(order, _)| *order);
+    last.map(|(_, marker)| marker)
+}
+
+/// The reasoning with which a text begins, without its markers; `None` if it is not closed.
+pub fn reasoning_of(text: &str) -> Option<&str> {
+    REASONING_MARKERS.iter().find_map(|of| {
+        let thought = text.trim_start().strip_prefix(of.open)?;
+        let (reasoning, _) = thought.split_once(of.close)?;
+        Some(reasoning)
+    })
+}
+
+/// The end of a text from an opening marker of reasoning on, if only blanks follow that.
+pub fn opening_at_end(text: &str) -> Option<&str> {
+    let trimmed = text.trim_end();
+    let mut openings = REASONING_MARKERS.iter().map(|of| of.open);
+    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
+    text.get(start.len()..)
+}
+
+/// The end of a span whose text starts at `from`: after its closing marker, or the answer's end.
+fn end(answer: &[u8], from: usize, close: &str) -> usize {
+    let rest = answer.get(from..).unwrap_or_default();
+    let mut places = rest.windows(close.len().max(1));
+    let found = places.position(|bytes| bytes == close.as_bytes());
+    found.map_or(answer.len(), |found| from + found + close.len())
+}
+
+/// The number of backticks that open a block of code on the first line of `text`.
+fn fence(text: &[u8]) -> Option<usize> {
+    let first = text.split(|&byte| byte == b'\n').next()?;
+    let line = first.trim_ascii_start();
+    let n = line.iter().take_while(|&&byte| byte == b'`').count();
+    let is_fence = n >= 3 && !line.iter().skip(n).any(|&byte| byte == b'`');
+    is_fence.then_some(n)
+}
+
+/// A block of code, from its opening line to the end of the closing one.
+struct Block<'a> {
+    /// The lines between.
+    content: &'a [u8],
+    length: usize,
+}
+
+/// The block of code with which a text begins. Backticks alone close it, at least as many as `fence`.
+fn code(text: &[u8], fence: usize) -> Block<'_> {
+    let (mut start, mut first) = (0, 0);
+    for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let end = start + line.len();
+        let line = line.trim_ascii();
+        if number > 0 && line.len() >= fence && line.iter().all(|&byte| byte == b'`') {
+            let content = text.get(first..start).unwrap_or_default();
+            return Block {
+                content,
+                length: end,
+            };
+        }
+        start = end + 1;
+        if number == 0 {
+            first = start;
+        }
+    }
+    Block {
+        content: text.get(first..).unwrap_or_default(),
+        length: text.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,749 @@
+//! The tables of a comparison. Each function is given another, which turns a model's label into
+//! the name to show: text shortens labels until lines fit.
+
+use std::cmp::Reverse;
+
+use kl_stats::stats::{
+    Bin, Breakdown, ClusterKind, Clustering, DEFAULT_DRAFTED, Estimate, FEW_TOKENS,
+    IdenticalOutput, Ratio, SpanRatio,
+};
+
+use super::sizes::Caches;
+use super::{ComparedModel, ComparedPair, Comparison, PairKind};
+use crate::identical_output::{left_out, same_to};
+use crate::layout::{View, WIDTH};
+use crate::names::Names;
+use crate::number::{
+    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, percent_1, printable, ratio,
+    short_kld, short_percent,
+};
+use crate::set_up;
+use crate::table::Table;
+
+/// Makes a name of a label.
+pub(super) type ShownName<'n> = &'n dyn Fn(&str) -> String;
+
+/// The marks of a row, which the lines below the table explain.
+const NEAR_BEST: &str = "≈";
+const SAME: &str = "=";
+const PARETO: &str = "P";
+const NOISE: &str = "-";
+const INCOMPLETE: &str = "!";
+const WEIGHTS_ALONE: &str = "w";
+const ROUNDED: &str = "~";
+
+/// Marks a model that loses more in a span than elsewhere, and explains the mark.
+const MORE_HERE: &str = "+";
+pub const MORE_HERE_LEGEND: &str =
+    "+ loses more in this span than elsewhere, compared with the best, by Holm's test";
+
+/// The title of the table of acceptance.
+pub(super) const ACCEPTED: &str =
+    "Tokens that the quant drafts and the original accepts, at temperature 1";
+
+/// The use of the table of acceptance.
+const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
+     time by its size, and saves as many of the original's steps as tokens are accepted.";
+
+/// The type of the KV cache beside which others are shown: llama.cpp's default.
+const USUAL_CACHE: &str = "f16";
+
+// The ways in which the tables divide the tokens.
+pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
+pub const BY_POSITION: &str = "by position in the window";
+pub const BY_GROUP: &str = "by group";
+pub const BY_SPAN: &str = "by span";
+pub const BY_KIND: &str = "by the kind of the next token";
+
+/// The bins of one table.
+type Bins = fn(&Breakdown) -> &[Bin];
+
+/// The tables of the breakdown: the way in which each divides the tokens, and its bins.
+const BREAKDOWN: [(&str, Bins); 4] = [
+    (BY_CONFIDENCE, |of| &of.by_confidence),
+    (BY_POSITION, |of| &of.by_position),
+    (BY_GROUP, |of| &of.by_group),
+    (BY_KIND, |of| &of.special),
+];
+
+/// The title for such a way, with `unit` as the word for a window.
+pub fn title(by: &str, unit: &str) -> String {
+    by.replace("window", unit)
+}
+
+/// The mark of a bin of `n_tokens` tokens, to be put after its name; empty if they are enough, and for a
+/// bin without any.
+pub fn mark(n_tokens: u64) -> &'static str {
+    match n_tokens {
+        1..FEW_TOKENS => " *",
+        _ => "",
+    }
+}
+
+/// Explains the mark, if one of the bins with these numbers of tokens has it.
+pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
+    let is_marked = n_tokens.into_iter().any(|n| !mark(n).is_empty());
+    is_marked.then(|| format!("* fewer than {} tokens: a hint, no more", count(FEW_TOKENS)))
+}
+
+/// A share in percent, without the sign.
+fn points(share: f64) -> String {
+    two_decimals(100.0 * share)
+}
+
+fn two_decimals(number: f64) -> String {
+    fixed(number, 2)
+}
+
+/// A ratio without its p-value.
+fn estimate(of: Ratio) -> Estimate {
+    let Ratio { value, lo, hi, .. } = of;
+    Estimate { value, lo, hi }
+}
+
+/// Describes what an observation is in the intervals, and how many there are. `unit` is the word
+/// for a window.
+pub fn clusters(clusters: &Clustering, unit: &str) -> String {
+    let kind = match clusters.kind {
+        ClusterKind::Window => unit.to_owned(),
+        ClusterKind::Block => format!("block of up to {} {unit}s", clusters.windows_per_block),
+        ClusterKind::Part => {
+            let n = count(clusters.positions_per_part.unwrap_or_default());
+            format!("part of up to {n} positions")
+        }
+    };
+    let n = count_of(clusters.n, "cluster");
+    let fewer = clusters.worth_notably_less(clusters.n);
+    let worth = fewer.map(|worth| format!(", worth {worth} of equal length"));
+    format!("by {kind} ({n}{})", worth.unwrap_or_default())
+}
+
+impl Comparison {
+    pub(super) fn interval_title(&self) -> String {
+        format!("{} %\ninterval", short_percent(self.confidence.level()))
+    }
+
+    /// A row for each model.
+    pub(super) fn models_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
+        let (unit, sizes, interval) = (self.size_unit(), self.sizes(), &self.interval_title());
+        // The runs of one model need the space for their names.
+        let first = self.models.first().and_then(|first| first.model.bpw);
+        let shows_bpw = !sizes.has_caches() || self.models.iter().any(|of| of.model.bpw != first);
+        let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
+        let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
+        let mut n_candidates = 0;
+        let place = |m: &&ComparedModel| {
+            n_candidates += u64::from(m.is_candidate());
+            match (m.is_candidate(), m.is_incomplete) {
+                (true, _) => n_candidates.to_string(),
+                (false, true) => INCOMPLETE.to_owned(),
+                (false, false) if m.is_noise_floor => NOISE.to_owned(),
+                (false, false) => WEIGHTS_ALONE.to_owned(),
+            }
+        };
+        Table::new("", &self.models)
+            .left("", place)
+            .left("", |m| self.marks(m))
+            .left("\nmodel", |m| name(&m.label))
+            .number(format!("{}\n", sizes.word()), size, two_decimals)
+            .unit(unit.symbol)
+            .number("\nBPW", |m| m.model.bpw, two_decimals)
+            .shown_if(shows_bpw)
+            .estimate(["mean\nKLD", interval], |m| m.mean_kld(), short_kld)
+            .number("99 %\nKLD", |m| m.q99(), short_kld)
+            .number("same\ntop", |m| m.same_top(), points)
+            .unit("%")
+            .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
+            .estimate(["times the best", ""], times_best, ratio)
+            .in_markdown()
+            .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)
+            .in_markdown()
+    }
+
+    /// The marks of a model.
+    fn marks(&self, model: &ComparedModel) -> String {
+        let pareto = if model.pareto { PARETO } else { " " };
+        let may_be_rounding = self.may_be_rounding(model);
+        let rounded = if may_be_rounding { ROUNDED } else { "" };
+        match (&model.same_as, model.is_near_best()) {
+            (Some(_), _) => format!("{SAME}{pareto}{rounded}"),
+            (None, true) => format!("{NEAR_BEST}{pareto}{rounded}"),
+            (None, false) if may_be_rounding => format!("{ROUNDED}{pareto}"),
+            (None, false) => format!(" {pareto}"),
+        }
+    }
+
+    /// Explains the marks that occur, each mark before its words.
+    pub(super) fn legend(&self) -> Vec<String> {
+        let marked = |mark: &str| self.models.iter().any(|of| self.marks(of).contains(mark));
+        let has_floor = self.models.iter().any(|model| model.is_noise_floor);
+        let near_best = "cannot be told from the best, by Holm's test on the same tokens";
+        let same = "has the same KLD as the one above it, at every token";
+        let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
+        let noise = "the noise floor: the reference's own model";
+        let has_alone = self.models.iter().any(|model| model.is_weights_alone);
+        let alone = "the weights alone, dequantized: without rounding in kernels, not ranked";
+        let rounded = "most of it may be rounding in kernels: --dequantize shows the weights alone";
+        let sizes = self.sizes();
+        let size = format!("{}:", sizes.word());
+        let explained = sizes.explained().map(|of| format!("that of {of}"));
+        let legends = [
+            (marked(NEAR_BEST), NEAR_BEST, near_best),
+            (marked(SAME), SAME, same),
+            (marked(PARETO), PARETO, pareto),
+            (has_floor, NOISE, noise),
+            (has_alone, WEIGHTS_ALONE, alone),
+            (marked(ROUNDED), ROUNDED, rounded),
+            (
+                sizes.has_caches(),
+                &size,
+                explained.as_deref().unwrap_or_default(),
+            ),
+        ];
+        let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
+        let explained = occurring.map(|(_, mark, what)| format!("{mark} {what}"));
+        let incomplete = self.models.iter().filter(|model| model.is_incomplete);
+        let not_ranked = incomplete.map(|model| {
+            let n = count_of(model.n_left_out(), "token");
+            format!("{INCOMPLETE} not ranked: {} leaves out {n}", model.label)
+        });
+        let floor = self.floor.map(|floor| {
+            let kld = short_kld(floor.kld);
+            format!("Rounding alone moves this set-up by {kld} nats (kl check).")
+        });
+        let band = self.best().and_then(|best| best.band_in_words());
+        let explained = explained.chain(not_ranked).chain(floor);
+        explained.chain(band).collect()
+    }
+
+    /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.
+    pub(super) fn pairs_of(&self, kind: PairKind) -> Vec<&ComparedPair> {
+        let best = self.best().map(|best| best.label.as_str());
+        let is_shown = |pair: &&ComparedPair| {
+            pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+        };
+        let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
+        pairs.sort_by_key(|pair| self.models.iter().position(|m| m.label == pair.a));
+        pairs
+    }
+
+    /// The ratios to the best model, and in full those to the next in size.
+    pub(super) fn ratios_table(&self, name: ShownName<'_>, view: View) -> Table<&ComparedPair> {
+        let to_best = self.pairs_of(PairKind::Best);
+        let (to_best, more) = view.first(&to_best);
+        let by_size = self.pairs_of(PairKind::Size).into_iter();
+        let to_next = by_size.filter(|_| view.full);
+        let pairs = to_best.iter().copied().chain(to_next).collect();
+        let title = "How many times as far, by the mean KLDs on the same tokens";
+        let mut table = self.pairs_table(title, pairs, name).more(more);
+        if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
+            table = table.group(0, format!("as {}, the best", name(&best.label)));
+        }
+        if table.n_rows() > to_best.len() {
+            table = table.group(to_best.len(), "as the next in size".to_owned());
+        }
+        table
+    }
+
+    /// A row for each of some pairs.
+    pub(super) fn pairs_table<'p>(
+        &self,
+        title: &str,
+        pairs: Vec<&'p ComparedPair>,
+        name: ShownName<'_>,
+    ) -> Table<&'p ComparedPair> {
+        let of = |pair: &&ComparedPair| pair.paired.ratio.map(estimate);
+        let both = |pair: &&ComparedPair| match pair.kind {
+            PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
+            _ => format!("  {}", name(&pair.a)),
+        };
+        let p = |pair: &&ComparedPair| self.p_of(pair).map(p_value);
+        let nearer = |pair: &&ComparedPair| pair.paired.share_a_nearer.map(percent_1);
+        Table::new(title, pairs)
+            .left("", both)
+            .in_text()
+            .left("model", |pair| name(&pair.a))
+            .in_markdown()
+            .left("next in size", |pair| name(&pair.b))
+            .in_markdown()
+            .estimate(["\nratio", &self.interval_title()], of, ratio)
+            .right("\np", |pair| p(pair).unwrap_or_default())
+            .right("is nearer\nat", |pair| nearer(pair).unwrap_or_default())
+            .notes(self.why_p_differs())
+    }
+
+    /// The settings that differ between the models' set-ups; without rows if all were run alike.
+    pub(super) fn set_up_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
+        let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
+        let mut differing = set_up::differing(&set_ups);
+        if self.all_are_in_tables_of_caches() {
+            // They show the types.
+            differing.retain(|(title, _)| *title != set_up::KV_CACHE);
+        }
+        let models = self.models.iter().filter(|_| !differing.is_empty());
+        let mut table = Table::new("Set-up, where models differ", models);
+        table = table.left("  model", |m| format!("  {}", name(&m.label)));
+        for (title, of) in differing {
+            table = table.left(title, |m| printable(&of(&m.set_up).unwrap_or_default()));
+        }
+        table
+    }
+
+    /// The mean KLDs in each span, with a row for each model; without rows unless there are several.
+    pub(super) fn brief_spans_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
+        let spans = self.spans();
+        let models = self.models.iter().filter(|_| !spans.is_empty());
+        let mut table = Table::new("Mean KLD by span, nats", models).gap(2);
+        table = table.left("\n  tokens", |m| format!("  {}", name(&m.label)));
+        for span in spans {
+            let (label, n) = (printable(&span.label), count(span.n_tokens));
+            let title = format!("{label}\n{n}{}", mark(span.n_tokens));
+            table = table.right(title, |m| {
+                self.more_here(m, span).to_owned() + &kld_in(m, span)
+            });
+        }
+        table.notes(self.span_legends())
+    }
+
+    /// The models in each span; without rows unless there are several.
+    pub(super) fn spans_table(&self, name: ShownName<'_>) -> Table<(&Bin, &ComparedModel)> {
+        let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
+        let models = |span| self.models.iter().map(move |m| (span, m));
+        let rows = spans.iter().flat_map(models);
+        let best = self.best().filter(|_| has_ratios);
+        let compared = best.map(|best| {
+            let best = name(&best.label);
+            format!(", and how many times as far as {best}, the best")
+        });
+        let title = format!("By span{}", compared.unwrap_or_default());
+        let interval = &self.interval_title();
+        let times = |(span, m): &(&Bin, &ComparedModel)| Some(estimate(ratio_in(m, span)?.ratio?));
+        let mut table = Table::new(title, rows)
+            .left("span", |(span, _)| span.label.clone())
+            .in_markdown()
+            .left("tokens", |(span, _)| {
+                count(span.n_tokens) + mark(span.n_tokens)
+            })
+            .in_markdown()
+            .left("\n    model", |(_, m)| format!("    {}", name(&m.label)))
+            .left("", |(span, m)| self.more_here(m, span).to_owned())
+            .right("mean\nKLD", |(span, m)| kld_in(m, span))
+            .number("same\ntop", |(span, m)| bin_in(m, span)?.agreement, points)
+            .unit("%")
+            .estimate(["times\nas far", interval], times, ratio)
+            .shown_if(has_ratios)
+            .notes(self.span_legends());
+        for (i, span) in spans.iter().enumerate() {
+            let (n, few) = (count_of(span.n_tokens, "token"), mark(span.n_tokens));
+            let title = format!("  {}, {n}{few}", printable(&span.label));
+            table = table.group(i * self.models.len(), title);
+        }
+        table
+    }
+
+    /// The mark of a model that loses more in a span than elsewhere.
+    fn more_here(&self, model: &ComparedModel, span: &Bin) -> &'static str {
+        let loses_more = ratio_in(model, span).is_some_and(|of| self.loses_more(of));
+        if loses_more { MORE_HERE } else { "" }
+    }
+
+    /// The explanations of the marks that occur.
+    fn span_legends(&self) -> Vec<String> {
+        let mut of_each = self.models.iter().flat_map(|of| &of.ratio_to_best_by_span);
+        let any_more = of_each.any(|of| self.loses_more(of));
+        let more = any_more.then(|| MORE_HERE_LEGEND.to_owned());
+        let few = legend(self.spans().iter().map(|span| span.n_tokens));
+        more.into_iter().chain(few).collect()
+    }
+
+    /// The tables of KV caches, one for each model that was run with several.
+    pub(super) fn caches_tables(&self) -> Vec<Table<&ComparedModel>> {
+        let (interval, best) = (&self.interval_title(), self.best().map(|best| &best.label));
+        let tables = self.caches().into_iter().map(|(caches, runs)| {
+            let size = |m: &ComparedModel| caches.of_model(m).map(|bytes| bytes as f64);
+            let first = runs.first();
+            let label = first.map(|first| printable(first.model.default_label()));
+            let largest = first.and_then(|first| caches.of_model(first));
+            let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
+            let sizes = runs.iter().filter_map(|m| m.set_up.kv_cache_sizes.as_ref());
+            let bends = sizes.clone().any(|sizes| !sizes.are_in_proportion());
+            let note = "What a sliding window or a recurrent layer keeps does not grow with the context: \
+                        --for-context N shows the caches of N tokens.";
+            let note = Some(note).filter(|_| bends && self.for_context.is_none());
+            let is_usual = |m: &&&ComparedModel| cache_types(m) == Some([USUAL_CACHE; 2]);
+            let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
+            let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
+            let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
+            let name = label.unwrap_or_default();
+            let share = format!("share of\n{USUAL_CACHE}");
+            let for_tokens = caches.for_tokens();
+            let title = format!("KV caches of {name}{for_tokens}, the largest first");
+            Table::new(title, runs)
+                .gap(2)
+                .left("  K", |m| format!("  {}", types(m)[0]))
+                .left("V", |m| types(m)[1].clone())
+                .number("cache\n", |m| Some(size(m)? / unit.bytes), two_decimals)
+                .unit(unit.symbol)
+                .number(share, |m| Some(size(m)? / usual?), percent_1)
+                .shown_if(usual.is_some())
+                .number("mean\nKLD", |m| Some(m.mean_kld()?.value), short_kld)
+                .right("times\nthe best", |m| match times(m) {
+                    None if best == Some(&m.label) => "best".to_owned(),
+                    times => or_undefined(times, |times| ratio(times.value)),
+                })
+                .interval(interval.as_str(), |m| times(m).map(estimate), ratio)
+                .number("same\ntop", |m| m.same_top(), points)
+                .unit("%")
+                .notes(note.map(str::to_owned))
+        });
+        tables.collect()
+    }
+
+    /// The runs of each model that was run with several types of the KV cache, the largest cache first, and the
+    /// caches whose sizes they have. Of runs with the same types, the first counts; one whose size is not
+    /// recorded is left out.
+    fn caches(&self) -> Vec<(Caches, Vec<&ComparedModel>)> {
+        let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
+        for model in &self.models {
+            let types = cache_types(model);
+            if types.is_none() || model.set_up.kv_cache_bytes.unwrap_or(0) == 0 {
+                continue;
+            }
+            let is_its = |runs: &&mut Vec<&ComparedModel>| runs[0].is_of_same_file(model);
+            match of_models.iter_mut().find(is_its) {
+                Some(runs) if runs.iter().any(|run| cache_types(run) == types) => {}
+                Some(runs) => runs.push(model),
+                None => of_models.push(vec![model]),
+            }
+        }
+        of_models.retain(|runs| runs.len() > 1);
+        let of_each = of_models.into_iter().map(|mut runs| {
+            let known = Caches::known(runs.iter().copied(), self.for_context);
+            let caches = known.unwrap_or(Caches::Measured);
+            // Of equally large ones, the nearest comes first, as they are sorted already.
+            runs.sort_by_key(|run| Reverse(caches.of_model(run)));
+            (caches, runs)
+        });
+        of_each.collect()
+    }
+
+    /// True if the tables of KV caches have every model.
+    pub(super) fn all_are_in_tables_of_caches(&self) -> bool {
+        let n_runs: usize = self.caches().iter().map(|(_, runs)| runs.len()).sum();
+        n_runs == self.models.len()
+    }
+
+    /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
+    /// accepts.
+    pub(crate) fn identical_table(
+        &self,
+        name: ShownName<'_>,
+        with_drafts: bool,
+    ) -> Table<(&ComparedModel, &IdenticalOutput)> {
+        let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        let interval = &self.interval_title();
+        let models = self.models.iter();
+        let both = models.filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)));
+        let answered = Vec::from_iter(both);
+        let identical = || answered.iter().map(|(_, of)| *of);
+        // The cut is the reference's, so it is the same for all.
+        let to = identical().next().map(same_to);
+        let title = to.map(|to| format!("Greedy answers that are the original's {to}"));
+        let notes = left_out(identical());
+        Table::new(title.unwrap_or_default(), answered)
+            .left("\n  model", |(m, _)| format!("  {}", name(&m.label)))
+            .right("answers", |(_, of)| {
+                let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
+                format!("{same} of {all}")
+            })
+            .estimate(["share\n%", interval], |(_, of)| of.same_to_the_end, points)
+            .right("half of those that\ndiffer do so within", |(_, of)| {
+                or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
+            })
+            .number(drafted, |(m, _)| Some(accepted(m)?.value), two_decimals)
+            .shown_if(with_drafts)
+            .notes(notes)
+    }
+
+    /// The models whose drafted tokens were counted.
+    pub(crate) fn acceptance_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
+        let round = format!(
+            "A round drafts {DEFAULT_DRAFTED} tokens, llama.cpp's default, and ends with one of the \
+             original's own."
+        );
+        let note = if self.has_sizes_to_draft() {
+            format!("{round} {AS_A_DRAFT}")
+        } else {
+            round
+        };
+        let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
+        let interval = &self.interval_title();
+        let share = |m: &&ComparedModel| Some(m.summary.acceptance.as_ref()?.mean.value);
+        let size = |m: &&ComparedModel| m.model.shown_bytes().map(|size| size as f64);
+        Table::new(ACCEPTED, self.drafts())
+            .left("\n  model", |m| format!("  {}", name(&m.label)))
+            .number("file\nsize", size, |size| bytes(size as u64))
+            .number("accepted\n%", share, points)
+            .estimate([&drafted, interval], |m| accepted(m), two_decimals)
+            .notes([note])
+    }
+
+    /// The models that could draft for the original, one for each file, whatever its KV cache; none where
+    /// the models are runs of a single file.
+    pub(crate) fn drafts(&self) -> Vec<&ComparedModel> {
+        let mut drafts: Vec<&ComparedModel> = Vec::new();
+        for model in &self.models {
+            let is_new = || !drafts.iter().any(|other| other.is_of_same_file(model));
+            let is_draft = !model.is_reference_model && model.summary.acceptance.is_some();
+            if is_draft && is_new() {
+                drafts.push(model);
+            }
+        }
+        let first = self.models.first();
+        let is_first = |of: &ComparedModel| first.is_some_and(|first| of.is_of_same_file(first));
+        drafts.retain(|_| !self.models.iter().all(is_first));
+        drafts
+    }
+
+    /// True if texts show the drafts: they are about answers. Pages and JSON always do.
+    pub(super) fn shows_drafts(&self) -> bool {
+        self.models.iter().any(|model| model.measures_answers())
+    }
+
+    /// True if there are drafts of several sizes to choose from.
+    pub(super) fn has_sizes_to_draft(&self) -> bool {
+        let drafts = self.drafts().into_iter();
+        let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());
+        let first = sizes.next();
+        sizes.any(|size| Some(size) != first)
+    }
+
+    /// Where the KLD of some of the models comes from: a table for each way to divide the tokens, with a
+    /// row for each bin, its share of the tokens and the mean KLD of each model. Names of bins, which only
+    /// a group's can exceed, are cut where `width` is that of a terminal.
+    pub(super) fn breakdown_tables<'m>(
+        &self,
+        models: &'m [ComparedModel],
+        name: ShownName<'_>,
+        width: Option<usize>,
+    ) -> Vec<Table<&'m Bin>> {
+        /// The most characters of a bin's name on a terminal of 80 columns.
+        const BIN_CHARS: usize = 16;
+        let tables = BREAKDOWN.iter().filter_map(|(by, bins)| {
+            let first = models.iter().find(|of| !bins(&of.breakdown).is_empty())?;
+            let n_tokens = first.summary.n_tokens.max(1) as f64;
+            let bins_of_first = bins(&first.breakdown);
+            let labels: Vec<&str> = bins_of_first.iter().map(|bin| bin.label.as_str()).collect();
+            let names = Names::whole(&labels, WIDTH);
+            let beyond = width.map_or(usize::MAX, |width| width.saturating_sub(WIDTH));
+            let bin_name = names.within(BIN_CHARS.saturating_add(beyond));
+            let title = title(by, self.reference.unit());
+            let tokens = |bin: &&Bin| format!("  {}{}", bin_name(&bin.label), mark(bin.n_tokens));
+            let mut table = Table::new(format!("Mean KLD {title}, nats"), bins_of_first)
+                .left("  tokens", tokens)
+                .right("share", |bin| percent_1(bin.n_tokens as f64 / n_tokens));
+            for model in models {
+                let bins = bins(&model.breakdown);
+                table = table.right(name(&model.label), |bin| {
+                    let own = bins.iter().find(|of| of.label == bin.label);
+                    or_undefined(own.and_then(|of| of.kld), |mean| short_kld(mean.value))
+                });
+            }
+            Some(table)
+        });
+        tables.collect()
+    }
+
+    /// Explains the mark in the tables of the breakdown, if it is there.
+    pub(super) fn breakdown_legend(&self) -> Option<String> {
+        let of_model = |model| BREAKDOWN.iter().flat_map(move |(_, bins)| bins(model));
+        let models = self.models.iter();
+        let bins = models.flat_map(|model| of_model(&model.breakdown));
+        legend(bins.map(|bin| bin.n_tokens))
+    }
+}
+
+/// The tokens of a draft that a round accepts.
+fn accepted(model: &ComparedModel) -> Option<Estimate> {
+    let acceptance = model.summary.acceptance.as_ref()?;
+    acceptance.of_drafted(DEFAULT_DRAFTED).copied()
+}
+
+/// A model's tokens in a span.
+fn bin_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m Bin> {
+    let mut bins = model.breakdown.by_span.iter();
+    bins.find(|bin| bin.label == span.label)
+}
+
+/// A model's ratio to the best in a span.
+fn ratio_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m SpanRatio> {
+    let mut ratios = model.ratio_to_best_by_span.iter();
+    ratios.find(|of| of.label == span.label)
+}
+
+fn kld_in(model: &ComparedModel, span: &Bin) -> String {
+    let kld = bin_in(model, span).and_then(|bin| bin.kld);
+    or_undefined(kld, |kld| short_kld(kld.value))
+}
+
+/// The types of a run's KV cache; `None` where they are not recorded.
+fn cache_types(model: &ComparedModel) -> Option<[&str; 2]> {
+    let set_up = &model.set_up;
+    Some([set_up.type_k.as_deref()?, set_up.type_v.as_deref()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::FULL;
+    use crate::tests::sample::comparison;
+
+    fn caches_text(of: &Comparison) -> String {
+        of.caches_tables().iter().map(Table::text).collect()
+    }
+
+    /// Five runs of two models, each with a KV cache of its own.
+    fn swept() -> Comparison {
+        let mut of = comparison();
+        of.models.truncate(5);
+        let caches = [
+            ("q4", "f16", "f16", 8 << 30),
+            ("q4", "q8_0", "f16", 6_576_668_672),
+            ("q4", "q4_0", "q4_0", 2_415_919_104),
+            ("q2", "f16", "f16", 8 << 30),
+            ("q2", "q8_0", "q8_0", 4_563_402_752),
+        ];
+        for (model, (name, k, v, bytes)) in of.models.iter_mut().zip(caches) {
+            model.model.path = format!("{name}.gguf");
+            model.set_up.type_k = Some(k.to_owned());
+            model.set_up.type_v = Some(v.to_owned());
+            model.set_up.kv_cache_bytes = Some(bytes);
+        }
+        of
+    }
+
+    #[test]
+    fn each_model_that_was_run_with_several_has_a_table() {
+        let of = swept();
+        insta::assert_snapshot!(caches_text(&of));
+        assert!(of.text(FULL).contains(&caches_text(&of)));
+        for line in of.text(FULL).lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        // All of the types are there already.
+        assert!(!of.text(FULL).contains("Set-up, where models differ"));
+    }
+
+    #[test]
+    fn there_is_none_where_it_would_say_nothing() {
+        assert_eq!(caches_text(&comparison()), "");
+        // No size is recorded.
+        let mut of = swept();
+        of.models
+            .iter_mut()
+            .for_each(|model| model.set_up.kv_cache_bytes = None);
+        assert_eq!(caches_text(&of), "");
+        // All runs have the same types.
+        let mut of = swept();
+        for model in &mut of.models {
+            model.set_up.type_k = Some("f16".to_owned());
+            model.set_up.type_v = Some("f16".to_owned());
+        }
+        assert_eq!(caches_text(&of), "");
+    }
+
+    /// A plain run beside those of a sweep, and one of a file that does not record the size.
+    #[test]
+    fn the_first_run_with_a_pair_of_types_counts() {
+        let whole = swept();
+        let mut of = swept();
+        let mut twice = of.models[0].clone();
+        twice.label = "again".to_owned();
+        of.models.push(twice);
+        assert_eq!(caches_text(&of), caches_text(&whole));
+        let n_rows = |of: &Comparison| {
+            of.caches()
+                .iter()
+                .map(|(_, runs)| runs.len())
+                .sum::<usize>()
+        };
+        of.models.pop();
+        of.models[0].set_up.kv_cache_bytes = None;
+        assert_eq!(n_rows(&of) + 1, n_rows(&whole));
+    }
+
+    fn labels(of: &Comparison) -> Vec<&str> {
+        let drafts = of.drafts().into_iter();
+        drafts.map(|model| model.label.as_str()).collect()
+    }
+
+    #[test]
+    fn neither_the_original_nor_runs_of_one_file_are_drafts_to_choose_from() {
+        let mut of = comparison();
+        of.models.truncate(3);
+        assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
+        assert!(of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        // Another file of the same size.
+        of.models[2].model.file_bytes = of.models[1].model.file_bytes;
+        of.models[2].model.size_bytes = of.models[1].model.size_bytes;
+        assert!(!of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        // Two runs of one.
+        of.models[2].model = of.models[1].model.clone();
+        assert_eq!(labels(&of), ["tiny-q4_K_M"]);
+        of.models.remove(0);
+        for shown in [of.text(FULL), of.markdown(false)] {
+            assert!(!shown.contains(ACCEPTED), "{shown}");
+        }
+        let page = crate::page::html(&of).unwrap();
+        assert!(!page.contains("Drafted tokens that are accepted"));
+    }
+
+    /// Only the page, the JSON and the whole report show drafts of plain texts.
+    #[test]
+    fn drafts_are_shown_where_answers_are_measured() {
+        let brief = View {
+            full: false,
+            ..FULL
+        };
+        let mut of = comparison();
+        assert!(of.text(brief).contains("3 drafted"));
+        for model in &mut of.models {
+            model.summary.identical_output = None;
+        }
+        // Answers without greedy ones have spans.
+        assert!(of.text(brief).contains(ACCEPTED));
+        for model in &mut of.models {
+            model.breakdown.by_span.clear();
+        }
+        for shown in [of.text(brief), of.markdown(false)] {
+            assert!(!shown.contains("draft"), "{shown}");
+        }
+        assert!(of.text(FULL).contains(ACCEPTED));
+        let page = crate::page::html(&of).unwrap();
+        assert!(page.contains("Drafted tokens that are accepted"));
+    }
+
+    #[test]
+    fn breakdown_of_the_comparison() {
+        let text = comparison().breakdown_text(WIDTH);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn groups_have_safe_names() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.breakdown.by_confidence.clear();
+            let bins = &mut model.breakdown.by_position;
+            bins.truncate(2);
+            bins[0].label = "wiki\u{202e}\u{1b}".to_owned();
+            bins[1].label = "a name that is far too long for a terminal".to_owned();
+            model.breakdown.by_group = std::mem::take(bins);
+        }
+        insta::assert_snapshot!(of.breakdown_text(WIDTH));
+    }
+}

@@ -1,0 +1,47 @@
+//! Turns numbers into text, tables, JSON and a page. Nothing here prints.
+//!
+//! Each JSON document is one struct, whose fields are its keys: [`Report`] is that of an evaluation,
+//! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report
+//! --pair`, [`sensitivity::Sensitivity`] that of `kl sensitivity`, [`recipe::RecipeReport`] that of
+//! `kl recipe`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
+//! All other outputs show the values of these structs.
+
+mod band;
+pub mod check;
+pub mod comparison;
+mod condition;
+mod doubts;
+pub mod identical_output;
+mod info;
+pub mod layout;
+mod named_numbers;
+mod names;
+pub mod number;
+pub mod page;
+pub mod recipe;
+mod result;
+pub mod sensitivity;
+pub mod set_up;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+mod warning;
+
+pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
+pub use doubts::{
+    doubts_of_model, doubts_of_models, empty_groups, faulty_rows, few_windows, left_out_tokens,
+    unknown_caches,
+};
+pub use info::{
+    COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo,
+    Verification, Verified, WeightError, info_text, planned_lines, prompts_text, verified_text,
+};
+pub use result::{
+    ContextMemory, DeviceTime, DivergentToken, Failure, Interrupted, ModelInfo, ModelReport,
+    ModelResult, NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, RowsHere,
+    StatesInfo, TimingInfo, TokenColumns, TopToken, Versions, WorstText, WorstToken, json_text,
+    notable_core_wait, unit, without_part,
+};
+pub use text::{model_line, text_report};
+pub use warning::Warning;
