@@ -488,13 +488,15 @@ impl Comparison {
             .notes([note])
     }
 
-    /// The models that could draft for the original, one for each file, whatever its KV cache; none where
-    /// the models are runs of a single file.
+    /// The models that could draft for the original, one for each file, whatever its KV cache, and as it runs, not by
+    /// its weights alone; none where the models are runs of a single file.
     pub(crate) fn drafts(&self) -> Vec<&ComparedModel> {
         let mut drafts: Vec<&ComparedModel> = Vec::new();
         for model in &self.models {
             let is_new = || !drafts.iter().any(|other| other.is_of_same_file(model));
-            let is_draft = !model.is_reference_model && model.summary.acceptance.is_some();
+            let is_draft = !model.is_reference_model
+                && !model.is_weights_alone
+                && model.summary.acceptance.is_some();
             if is_draft && is_new() {
                 drafts.push(model);
             }
@@ -707,6 +709,13 @@ mod tests {
         };
         let mut of = comparison();
         assert!(of.text(brief).contains("3 drafted"));
+        let drafts = Vec::from_iter(of.drafts().iter().map(|draft| draft.label.clone()));
+        let mut alone = comparison();
+        for model in &mut alone.models {
+            model.is_weights_alone = model.label == drafts[0];
+        }
+        let rest = alone.drafts().into_iter().map(|draft| &draft.label);
+        assert!(rest.eq(&drafts[1..]), "nobody runs the first like that");
         for model in &mut of.models {
             model.summary.identical_output = None;
         }
