@@ -13,7 +13,7 @@ cargo fetch --quiet --locked
 export CARGO_NET_OFFLINE=true
 
 # Quietly: tests and benches stay in the repository, and cargo names each.
-crates=(kl-formats kl-stats kl-system kl-hub kl-engine kl-report kl-measure kl)
+crates=(kl-formats kl-stats kl-system kl-hub kl-engine kl-report kl-measure kl-recipe kl)
 cargo package --quiet "${crates[@]/#/--package=}" --locked --no-verify --allow-dirty
 rm -rf "$sources"
 mkdir -p "$sources"

@@ -8,5 +8,6 @@ pub mod cli;
 pub use kl_engine as engine;
 pub use kl_hub as hub;
 pub use kl_measure::{commands, input, pipeline, whole_file};
+pub use kl_recipe as recipe;
 pub use kl_report as report;
-pub use kl_stats::{recipe, score, stats};
+pub use kl_stats::{score, stats};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kl::pipeline::shuffled;
-use kl::recipe::{Goal, Sensitivities, role_and_layer, solve};
+use kl::recipe::mathematics::{Goal, Sensitivities, role_and_layer, solve};
 use kl::stats::Confidence;
 use kl_formats::{GgmlType, Mixture};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kl::recipe::{Goal, Sensitivities, solve};
+use kl::recipe::mathematics::{Goal, Sensitivities, solve};
 use kl::stats::{Confidence, Estimate};
 use kl_formats::SensitivityMap;
 

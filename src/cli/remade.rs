@@ -10,16 +10,17 @@ use super::results::{Form, Results};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
 use super::{EXIT_CONDITION, say_new, say_wrote};
 use crate::commands::output::Existing;
-use crate::commands::settings::{
-    CheckSettings, RecipeSettings, ReportSettings, SensitivitySettings,
-};
+use crate::commands::settings::{CheckSettings, ReportSettings};
 use crate::commands::{self, Reported};
 use crate::engine::LlamaCpp;
+use crate::recipe;
+use crate::recipe::report::page::{self as recipe_page, ReportedQuant};
+use crate::recipe::report::recipe::recipe_text;
+use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 use crate::report::check::Outcome;
 use crate::report::comparison::CSV_START;
 use crate::report::json_text;
-use crate::report::page::{self, ReportedQuant};
-use crate::report::recipe::recipe_text;
+use crate::report::page;
 use crate::whole_file::read_json;
 
 /// The start of a report's JSON after its versions: not that of an evaluation, which took a model to make.
@@ -94,13 +95,13 @@ pub fn show_sensitivity(
         (&settings.html, Form::Page),
     ];
     let results = Results::new(wanted, existing(settings.force))?;
-    let mapped = commands::sensitivity(settings, engine, terminal)?;
+    let mapped = recipe::sensitivity(settings, engine, terminal)?;
     if let Some(sensitivity) = &mapped.sensitivity {
         let text = || sensitivity.text(&mapped.file.path, stdout_width());
         let in_form = |form| match form {
             Form::Json(_) => Ok(json_text(sensitivity)?),
             Form::Csv(_) => Ok(sensitivity.csv()),
-            Form::Page => page::sensitivity_html(sensitivity).context(NO_PAGE),
+            Form::Page => recipe_page::sensitivity_html(sensitivity).context(NO_PAGE),
         };
         results.write(text, in_form, quiet)?;
     }
@@ -125,17 +126,17 @@ pub fn show_recipe(
     let mut results = Results::new(wanted, existing(settings.force))?;
     let reported = settings.report.as_deref().map(quants_of).transpose()?;
     let quants = reported.unwrap_or_default();
-    let (report, imatrix) = commands::recipe(settings, engine, terminal)?;
+    let (report, imatrix) = recipe::recipe(settings, engine, terminal)?;
     if let Some(path) = report.types_path.as_deref() {
         say_wrote(path, quiet);
     }
     let in_form = |form| match form {
-        Form::Page => page::recipe_html(&report, &quants).context(NO_PAGE),
+        Form::Page => recipe_page::recipe_html(&report, &quants).context(NO_PAGE),
         Form::Json(_) | Form::Csv(_) => Ok(json_text(&report)?),
     };
     results.print_text(&recipe_text(&report));
     // The other forms name the file that this writes, so they come after it.
-    commands::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)?;
+    recipe::quantize(settings, &report.recipe, imatrix.as_ref(), engine, terminal)?;
     results.save(in_form)?;
     results.finish(|| json_text(&report), quiet)
 }

@@ -106,7 +106,7 @@ fn differing(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::sample;
+    use crate::testing::sample;
 
     /// A model with such a mean KLD and such a share of equal top tokens.
     fn model(mean: f64, same_top: f64) -> ModelResult {

@@ -14,7 +14,7 @@ pub const CPU: &str = "CPU";
 
 /// A model that was run against itself under many settings.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Check {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub struct Check {
 /// The result of a check.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub enum Outcome {
     /// All settings agree but for rounding.
     Ok,
@@ -53,7 +53,7 @@ pub enum Outcome {
 
 /// The effect of rounding alone on the rows of a set-up.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Floor {
     /// The mean KLD from the CPU's rows, in nats.
     pub kld: f64,
@@ -63,7 +63,7 @@ pub struct Floor {
 
 /// The way in which a model was run.
 #[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct CellSettings {
     /// The devices that hold layers, `CPU` for none.
     pub device: String,
@@ -117,7 +117,7 @@ impl CellSettings {
 
 /// The distance of rows from those of the plain settings.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Moved {
     /// The mean KLD in nats; null where no row is finite.
     pub kld: Option<f64>,
@@ -131,7 +131,7 @@ pub struct Moved {
 
 /// A setting that was checked.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct CheckedCell {
     /// The way in which the model was run.
     pub settings: CellSettings,
@@ -147,7 +147,7 @@ pub struct CheckedCell {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub enum CellVerdict {
     /// Not at all, to the bit.
     Same,
@@ -159,7 +159,7 @@ pub enum CellVerdict {
 
 /// The first difference of a graph.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct FirstDifference {
     /// The layer, from 0; null after the last one.
     pub layer: Option<u32>,
@@ -170,7 +170,7 @@ pub struct FirstDifference {
 
 /// A setting that could not be run.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct SkippedCell {
     /// The way in which the model was to be run.
     pub settings: CellSettings,

@@ -198,7 +198,7 @@ pub fn judge_pair(
 
 /// The outcome of one condition for one model.
 #[derive(Serialize, Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// The condition, as given.
     pub expression: String,
@@ -216,7 +216,7 @@ pub struct Verdict {
 
 /// The reason why a model fails a condition.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The condition holds.

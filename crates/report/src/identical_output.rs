@@ -57,7 +57,7 @@ fn left_out_of(of: &IdenticalOutput) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{made_up, sample};
+    use crate::testing::{made_up, sample};
 
     /// The sentence about answers of 9 tokens, of which each differs at one of these, from 1 (0: at none), and
     /// the first `n_ended` of which the model ended.

@@ -1,10 +1,12 @@
-//! Turns numbers into text, tables, JSON and a page. Nothing here prints.
+//! Results, and what they look like: text, tables, Markdown, CSV, JSON and pages. Nothing here prints, or knows how a
+//! result was measured.
 //!
 //! Each JSON document is one struct, whose fields are its keys: [`Report`] is that of an evaluation,
-//! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report
-//! --pair`, [`sensitivity::Sensitivity`] that of `kl sensitivity`, [`recipe::RecipeReport`] that of
-//! `kl recipe`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
-//! All other outputs show the values of these structs.
+//! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report --pair`,
+//! [`check::Check`] that of `kl check`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and
+//! more. All other outputs show the values of these structs. [`Warning`]s are values too, which all above give.
+//!
+//! Begin with [`comparison::Comparison`] for a table or a page of several models, with [`text_report`] for one.
 
 mod band;
 pub mod check;
@@ -15,14 +17,14 @@ pub mod identical_output;
 mod info;
 pub mod layout;
 mod named_numbers;
-mod names;
+pub mod names;
 pub mod number;
 pub mod page;
-pub mod recipe;
 mod result;
-pub mod sensitivity;
 pub mod set_up;
-mod table;
+pub mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -74,7 +74,7 @@ mod tests {
     use kl_stats::stats::UntilInfo;
 
     use super::*;
-    use crate::tests::{made_up, sample};
+    use crate::testing::{made_up, sample};
 
     /// Compares a list with the names of what has them all.
     fn assert_listed(list: &str, file: &str, has_all: &impl Serialize) {

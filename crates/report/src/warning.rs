@@ -10,7 +10,7 @@ use crate::result::DeviceTime;
 
 /// Something to know before you trust the numbers. It is described where it is noticed.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Warning {
     /// Its subject, for scripts: stable, unlike the message.
     kind: &'static str,

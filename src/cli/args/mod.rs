@@ -12,12 +12,12 @@ use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, 
 use super::names;
 use crate::commands::settings::{
     CheckSettings, CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL,
-    MergeSettings, RecipeSettings, ReportSettings, ResultSettings, SensitivitySettings,
-    WriteSettings,
+    MergeSettings, ReportSettings, ResultSettings, WriteSettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
 use crate::input::flags::input;
+use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 pub use classic::{Args, EvaluateArgs, WriteArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence

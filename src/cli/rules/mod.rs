@@ -15,9 +15,9 @@ use super::args::{Cli, Command};
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, MergeSettings, RecipeSettings, ReportSettings,
-    SensitivitySettings, Sweep,
+    CompareSettings, ConvertSettings, MergeSettings, ReportSettings, Sweep,
 };
+use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 use classic::check_results;
 
 /// Checks how the flags of a call go together.

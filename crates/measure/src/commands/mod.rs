@@ -13,12 +13,12 @@
     )
 )]
 
-mod bench;
+pub mod bench;
 mod check;
 mod compare;
-mod context;
+pub mod context;
 mod convert;
-mod devices;
+pub mod devices;
 mod differences;
 mod doctor;
 mod evaluate;
@@ -26,19 +26,17 @@ mod evaluation;
 mod finite_rows;
 pub mod folder;
 mod info;
-mod input;
-mod merge;
-mod observer;
+pub mod input;
+pub mod merge;
+pub mod observer;
 pub mod output;
 mod parts;
 mod pipe;
 mod prompt_texts;
-mod recipe;
 mod ref_model;
-mod reference;
+pub mod reference;
 mod report;
-mod resume;
-mod sensitivity;
+pub mod resume;
 mod server_keys;
 pub mod settings;
 mod shelf;
@@ -58,11 +56,11 @@ pub use observer::{Event, Observer, Outlook, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use prompt_texts::prompt_texts;
-pub use recipe::{quantize, recipe};
 pub use report::{Reported, is_listed, report};
-pub use sensitivity::{Mapped, sensitivity};
 pub use shelf::Shelf;
 pub use write::{Written, write};
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -80,7 +80,7 @@ fn row(model: &ComparedModel) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::sample::comparison;
+    use crate::testing::sample::comparison;
 
     /// Excel, LibreOffice and Google Sheets run what looks like a formula.
     #[test]

@@ -19,7 +19,7 @@ use crate::warning::Warning;
 /// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
 /// differences a's less b's.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct InDepth {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -53,7 +53,7 @@ pub struct InDepth {
 
 /// One of the two models.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct InDepthModel {
     /// Its name.
     pub label: String,
@@ -74,7 +74,7 @@ pub struct InDepthModel {
 
 /// A quantile of both models' KLDs, each over all tokens that the model counts.
 #[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct PairedQuantile {
     /// The quantile: the share of tokens below it.
     pub p: f64,
@@ -88,7 +88,7 @@ pub struct PairedQuantile {
 
 /// A token on which the two models differ, with texts where the sidecar holds them.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct InDepthToken {
     /// The token, and each model's numbers.
     #[serde(flatten)]

@@ -189,7 +189,7 @@ mod tests {
     use kl_formats::TextIdentity;
 
     use super::*;
-    use crate::tests::sample::comparison;
+    use crate::testing::sample::comparison;
 
     #[test]
     fn markdown_of_the_comparison() {

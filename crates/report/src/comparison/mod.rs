@@ -43,7 +43,7 @@ pub use tables::clusters as clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -76,7 +76,7 @@ pub struct Comparison {
 
 /// The reference of all rows, as the sidecars record it.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ComparedReference {
     /// The file's name, without its folder.
     pub file_name: Option<String>,
@@ -109,7 +109,7 @@ pub struct ComparedReference {
 
 /// A file that is not among the models.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct NotCompared {
     /// Its path.
     pub sidecar: String,
@@ -307,7 +307,7 @@ impl NotCompared {
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ComparedModel {
     /// Its result.
     #[serde(flatten)]
@@ -381,7 +381,7 @@ impl DerefMut for ComparedModel {
 
 /// A model's mean KLD over the best model's.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct RatioToBest {
     /// The ratio on the same tokens.
     #[serde(flatten)]
@@ -413,7 +413,7 @@ impl ComparedModel {
 
 /// The reason to compare two models.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PairKind {
     /// The second is the best model.
@@ -429,7 +429,7 @@ pub enum PairKind {
 
 /// Two models on the same tokens.
 #[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ComparedPair {
     /// The reason to compare the two.
     pub kind: PairKind,
@@ -447,7 +447,8 @@ mod tests {
     use kl_stats::stats::Ratio;
 
     use super::*;
-    use crate::tests::{FULL, sample};
+    use crate::testing::sample;
+    use crate::tests::FULL;
 
     /// A pair that the table marks as equal to the best is called different nowhere.
     #[test]

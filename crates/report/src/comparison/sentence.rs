@@ -308,7 +308,7 @@ fn upper(model: &ComparedModel) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::sample;
+    use crate::testing::sample;
 
     /// Without greedy answers.
     fn comparison() -> Comparison {

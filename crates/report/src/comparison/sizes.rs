@@ -161,7 +161,7 @@ mod tests {
     use kl_formats::CacheSizes;
 
     use super::*;
-    use crate::tests::sample;
+    use crate::testing::sample;
 
     /// Two models with caches of these bytes at 256 and at 512 tokens, and as they ran.
     fn models(caches: [(u64, u64, Option<u64>); 2]) -> Vec<ComparedModel> {

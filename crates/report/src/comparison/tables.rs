@@ -597,8 +597,8 @@ fn cache_types(model: &ComparedModel) -> Option<[&str; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::sample::comparison;
     use crate::tests::FULL;
-    use crate::tests::sample::comparison;
 
     fn caches_text(of: &Comparison) -> String {
         of.caches_tables().iter().map(Table::text).collect()

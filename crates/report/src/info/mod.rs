@@ -16,7 +16,7 @@ pub use text::{info_text, planned_lines, prompts_text, verified_text};
 
 /// The contents of a file: null where it does not record them.
 #[derive(Serialize, Debug, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Info {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -133,7 +133,7 @@ impl Info {
 
 /// The measurements of a map of sensitivity.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct MapInfo {
     /// True if the map was finished.
     pub is_complete: bool,
@@ -182,7 +182,7 @@ impl MapInfo {
 
 /// The record of a model in its own file.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct GgufInfo {
     /// `general.type`: `model`, or what it is instead, such as `adapter` or `mmproj`.
     pub kind: Option<String>,
@@ -207,7 +207,7 @@ pub struct GgufInfo {
 
 /// The tensors of one type.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct TensorTypeInfo {
     /// ggml's name of the type, such as `q6_K`.
     pub name: String,
@@ -221,7 +221,7 @@ pub struct TensorTypeInfo {
 
 /// One group of windows.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct GroupInfo {
     /// Its name.
     pub name: String,
@@ -246,7 +246,7 @@ impl GroupInfo {
 
 /// A prompt as the model read it, and its answer.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct PromptText {
     /// The number of its window.
     pub window: u32,
@@ -264,7 +264,7 @@ pub struct PromptText {
 
 /// The contents that `--verify` read, and found to be undamaged.
 #[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Verified {
     /// Windows read; of a sidecar, those that its records belong to.
     pub n_windows: u64,
@@ -278,7 +278,7 @@ pub struct Verified {
 
 /// The findings of `--verify` in a model's file.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Verification {
     /// Tensors of the file. All of their weights were read.
     pub n_tensors: u64,
@@ -293,7 +293,7 @@ pub struct Verification {
 
 /// A fault of a model's file.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Finding {
     /// Its kind, for scripts: `hash`, `overlap`, `refused`, `not_finite`, `zero`; against an original `changed`
     /// or `weight_error`.
@@ -322,7 +322,7 @@ pub const COMPARED_ROWS: usize = 128;
 /// The error of a tensor's weights against an original's, in rows evenly spaced: the sum of the squared differences over the sum of
 /// the original's squares.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct WeightError {
     /// The tensor's name.
     pub tensor: String,

@@ -22,7 +22,7 @@ const MAX_SHOWN: usize = 8;
 /// Its own scripts, in the order in which they run.
 const SCRIPTS: [&str; 3] = [
     include_str!("comparison/charts.js"),
-    include_str!("page.js"),
+    super::DRAWING,
     include_str!("comparison/choose.js"),
 ];
 

@@ -6,8 +6,6 @@
 //! `vendor/` has the libraries that do, as `scripts/vendor-vega.sh` fetched them.
 
 mod comparison;
-mod recipe;
-mod sensitivity;
 
 use std::io;
 
@@ -18,8 +16,6 @@ use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::number;
 pub use comparison::html;
-pub use recipe::{ReportedQuant, html as recipe_html};
-pub use sensitivity::html as sensitivity_html;
 
 const CSS: &str = include_str!("page.css");
 const LICENCES: &str = include_str!("vendor/LICENSES.txt");
@@ -34,9 +30,15 @@ const SCRIPTS: [&str; 4] = [
 
 const MISSING: &str = "–";
 
+/// The script that draws a page's charts: it comes after those that describe them.
+pub const DRAWING: &str = include_str!("page.js");
+
 /// A whole HTML document, which loads nothing else. `template` extends `frame.html`, `scripts` are the page's
 /// own, in the order in which they run, `values` are the template's, and `data` its charts'.
-fn render(
+///
+/// # Errors
+/// If a value cannot be written as JSON, or the template fails.
+pub fn render(
     template: &str,
     scripts: &[&str],
     values: Value,
@@ -135,35 +137,7 @@ impl Formatter for Short {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
-
-    /// Text that would end a script, an attribute or a comment if it were not escaped.
-    pub const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
-
-    /// Checks that a page that has [`EVIL`] wherever a file can put text is built as a plain one.
-    #[track_caller]
-    pub fn check_escaped(page: &str, plain: &str) {
-        assert!(!page.contains("<script>alert") && !page.contains(r#""'&<"#));
-        for part in ["<script", "</script", "<!--"] {
-            let n = [page, plain].map(|page| page.matches(part).count());
-            assert_eq!(n[0], n[1], "{part}");
-        }
-    }
-
-    /// What a page shows.
-    pub fn body(page: &str) -> &str {
-        &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()]
-    }
-
-    /// The JSON in a script element of a page.
-    pub fn embedded(page: &str) -> Value {
-        let start = r#"<script type="application/json" id="data">"#;
-        let (_, rest) = page.split_once(start).unwrap();
-        let (json, _) = rest.split_once("</script>").unwrap();
-        serde_json::from_str(json).unwrap()
-    }
 
     #[test]
     fn numbers_are_short() {

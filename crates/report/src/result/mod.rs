@@ -21,7 +21,7 @@ const JSON_VERSION: u32 = 2;
 
 /// The first keys of every JSON document.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Versions {
     /// The version of the program that wrote the document.
     pub kl_version: &'static str,
@@ -63,7 +63,7 @@ pub fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
 
 /// One run: a reference, and the models evaluated against it.
 #[derive(Serialize, Debug, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Report {
     /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -101,7 +101,7 @@ impl Report {
 
 /// A model that could not be evaluated.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Failure {
     /// Its path, as given.
     pub path: String,

@@ -12,7 +12,7 @@ use crate::condition::Verdict;
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Default, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ModelInfo {
     /// Its path, as given; for a reference's model, its file name.
     pub path: String,
@@ -74,7 +74,7 @@ impl ModelInfo {
 
 /// The memory that a model takes with a context of some length.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ContextMemory {
     /// The tokens of the context.
     pub context: u64,
@@ -103,7 +103,7 @@ impl ContextMemory {
 
 /// A model, and the numbers that its records give. Every report, table, page and file shows them.
 #[derive(Serialize, Debug, Default, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ModelResult {
     /// The user's name for the evaluation; the file's name without `.gguf` if no name was given.
     pub label: String,
@@ -170,7 +170,7 @@ impl ModelResult {
 
 /// A model of a run.
 #[derive(Serialize, Debug, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ModelReport {
     /// Its result.
     #[serde(flatten)]
@@ -227,7 +227,7 @@ impl Deref for ModelReport {
 
 /// The windows that an interrupted evaluation got through.
 #[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Interrupted {
     /// Windows that were evaluated.
     pub n_windows: u64,
@@ -248,7 +248,7 @@ fn is_zero(n: &u64) -> bool {
 
 /// Numbers that the report lacks, and why.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct NotAvailable {
     /// The missing numbers.
     pub what: &'static str,
@@ -273,7 +273,7 @@ impl NotAvailable {
 /// Where the decoding thread's time went, in seconds; the parts but `tokenize_s`, `generate_s`, `core_wait_s` and
 /// `device` add up to about `wall_s`.
 #[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct TimingInfo {
     /// Loading the model and creating its context.
     pub load_s: f64,
@@ -313,7 +313,11 @@ pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
 /// The use of an accelerator, from the start of the first decode call to the end of the last, in
 /// seconds.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "DeviceInfo"))]
+#[cfg_attr(
+    any(test, feature = "testing"),
+    derive(schemars::JsonSchema),
+    schemars(rename = "DeviceInfo")
+)]
 pub struct DeviceTime {
     /// A decode call was under way.
     pub busy_s: f64,

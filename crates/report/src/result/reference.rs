@@ -11,7 +11,7 @@ use super::model::ModelInfo;
 
 /// A reference, by what its file records.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct ReferenceInfo {
     /// Its path, as given.
     pub path: String,
@@ -58,7 +58,7 @@ pub struct ReferenceInfo {
 
 /// The prompts that a reference's windows hold.
 #[derive(Serialize, Debug, Clone, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct PromptsInfo {
     /// The number of prompts; there may be fewer windows.
     pub n_prompts: u64,
@@ -76,7 +76,7 @@ pub struct PromptsInfo {
 
 /// A span of answers: their reasoning, tool calls, code, or another part of them.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct SpanInfo {
     /// Its name; `answer`: what is in no other.
     pub name: String,
@@ -150,7 +150,7 @@ fn spans(prompts: &Prompts) -> Vec<SpanInfo> {
 
 /// The hidden states of a reference, and how exact the rows are that are computed from them.
 #[derive(Serialize, Debug, Clone)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct StatesInfo {
     /// The type of their numbers: `f16`, `bf16` or `f32`.
     #[serde(rename = "type")]
@@ -185,7 +185,11 @@ impl StatesInfo {
 
 /// Where rows are computed, and how far they are from the model's own.
 #[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "HereInfo"))]
+#[cfg_attr(
+    any(test, feature = "testing"),
+    derive(schemars::JsonSchema),
+    schemars(rename = "HereInfo")
+)]
 pub struct RowsHere {
     /// The device: `CPU`, `CUDA0`.
     pub device: String,

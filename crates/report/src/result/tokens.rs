@@ -11,7 +11,7 @@ use crate::number::finite;
 /// A null stands for a missing value: the last position of a window has no next token, and a pair of
 /// rows that is not finite has no scores.
 #[derive(Serialize, Debug, Default, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct TokenColumns {
     /// The window, in text order.
     pub window: Vec<u32>,
@@ -68,14 +68,14 @@ impl TokenColumns {
 
 /// A token with a large KLD, in the JSON of an evaluation.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct DivergentToken {
     /// The window, in text order.
     pub window: u32,
     /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
     /// KL(reference ‖ model), in nats; null if it is infinite.
-    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "Option<f64>"))]
     pub kld: f64,
     /// The last characters up to the position, which both models have seen.
     pub context: String,
@@ -125,14 +125,14 @@ impl DivergentToken {
 /// A token with a large KLD, in the JSON of `kl report`. Texts are null where the sidecar does not
 /// hold them.
 #[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct WorstToken {
     /// The window, in text order.
     pub window: u32,
     /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
     /// KL(reference ‖ model), in nats; null if it is infinite.
-    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "Option<f64>"))]
     pub kld: f64,
     /// The actual next token; null at a window's end.
     pub next_token: Option<u32>,
@@ -146,7 +146,7 @@ pub struct WorstToken {
 
 /// The text around a position.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct WorstText {
     /// The last characters up to the position, which both models have seen.
     pub before: String,
@@ -156,7 +156,7 @@ pub struct WorstText {
 
 /// The token that a model finds most probable at a position.
 #[derive(Serialize, Debug, Clone, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct TopToken {
     /// The token's id.
     pub token: u32,
@@ -210,7 +210,7 @@ fn last_chars(text: &str, n: usize) -> &str {
 
 /// One prompt and its numbers.
 #[derive(Serialize, Debug)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct PromptReport {
     /// Its text, or the text of the user's last message.
     pub prompt: String,

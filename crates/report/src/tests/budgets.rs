@@ -2,8 +2,9 @@
 
 use kl_stats::stats::{Paired, PromptStats};
 
-use super::{BRIEF, FULL, made_up, sample};
+use super::{BRIEF, FULL};
 use crate::comparison::{ComparedModel, ComparedPair, PairKind, RatioToBest};
+use crate::testing::{made_up, sample};
 use crate::{ModelReport, PromptReport, text_report};
 
 /// Checks that a text has at most so many lines, and that more are there to be asked for.

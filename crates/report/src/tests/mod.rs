@@ -1,12 +1,9 @@
 //! Golden tests of text report and table: the files under `snapshots` show them in full.
 //!
-//! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them;
+//! After an intended change, `INSTA_UPDATE=always cargo test --release -p kl-report` rewrites them;
 //! read the difference before you commit it.
 
 mod budgets;
-pub mod made_up;
-pub mod sample;
-pub mod schema;
 mod undefined;
 
 use insta::assert_snapshot;
@@ -14,8 +11,11 @@ use kl_formats::TokenRecord;
 use kl_stats::stats::{ClusterKind, LlamaPerplexity, UntilInfo};
 
 use super::*;
+use crate::check::Check;
+use crate::comparison::{Comparison, InDepth};
 use crate::layout::{View, WIDTH};
-use made_up::{foreign_reference, full, interrupted, plain, records, reference};
+use crate::testing::made_up::{foreign_reference, full, interrupted, plain, records, reference};
+use crate::testing::{made_up, sample, schema};
 
 pub const BRIEF: View = View::BRIEF;
 pub const FULL: View = View::FULL;
@@ -255,4 +255,38 @@ fn json_is_indented_unless_it_holds_every_token() {
     assert!(indented.ends_with("}\n"));
     report.models[0].tokens = Some(made_up::tokens(&records));
     assert_eq!(report.json().unwrap().lines().count(), 1);
+}
+
+#[test]
+fn the_json_of_a_comparison_is_as_its_schema_states() {
+    let json = json_text(&sample::comparison()).unwrap();
+    schema::check::<Comparison>(&json);
+    assert!(json.ends_with("}\n"));
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["models"][0]["ccdf"][0], serde_json::json!([0.0, 1.0]));
+}
+
+#[test]
+fn text_of_the_comparison() {
+    let text = sample::comparison().text(FULL);
+    for line in text.lines() {
+        assert!(
+            line.chars().count() <= 80 || line.starts_with("    "),
+            "{line}"
+        );
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn schemas_are_those_of_the_types() {
+    for (file, schema) in [
+        ("evaluation.json", schema::schema::<Report>("Evaluation")),
+        ("report.json", schema::schema::<Comparison>("Report")),
+        ("pair.json", schema::schema::<InDepth>("Pair")),
+        ("info.json", schema::schema::<Info>("Info")),
+        ("check.json", schema::schema::<Check>("Check")),
+    ] {
+        schema::check_published(file, &schema);
+    }
 }

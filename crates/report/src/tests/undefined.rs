@@ -7,9 +7,10 @@ use kl_stats::stats::{
 };
 use serde_json::json;
 
-use super::{BRIEF, FULL, made_up, sample, schema};
+use super::{BRIEF, FULL};
 use crate::comparison::{ComparedModel, ComparedPair, Comparison, InDepth, PairKind, RatioToBest};
 use crate::layout::View;
+use crate::testing::{made_up, sample, schema};
 use crate::{ModelReport, ModelResult, json_text, page, text_report};
 
 const RULE: ClusterRule = ClusterRule::Auto;

@@ -277,7 +277,7 @@ mod tests {
     use kl_stats::stats::UntilInfo;
 
     use super::*;
-    use crate::tests::made_up::{plain, records, timing};
+    use crate::testing::made_up::{plain, records, timing};
 
     #[test]
     fn a_line_has_the_whole_name_and_no_interval() {

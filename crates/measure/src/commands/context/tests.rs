@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::tests::run;
+use crate::commands::testing::run;
 
 const CPU: Decoding = Decoding {
     n_vocab: 32_000,

@@ -13,7 +13,7 @@ use kl_stats::stats::Ratio;
 use tempfile::TempDir;
 
 use super::*;
-use crate::commands::tests::parsed;
+use crate::commands::testing::parsed;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a
 /// line with the number of tokens in each window.

@@ -3,7 +3,6 @@
 //! without it must keep the rules stated here.
 
 mod check;
-mod maps;
 mod sweep;
 pub mod values;
 
@@ -25,7 +24,6 @@ use crate::input::Source;
 use crate::input::flags::{file, input};
 use crate::pipeline::Part;
 pub use check::CheckSettings;
-pub use maps::{RecipeSettings, SensitivitySettings};
 pub use sweep::{CacheTypes, Subject, Sweep, SweptValues, swept_values};
 use values::{cluster, compare_vocab, label, max_rows, near, row_encoding, written_kind};
 

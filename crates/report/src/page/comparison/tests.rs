@@ -2,11 +2,11 @@
 
 use kl_stats::stats::{Bin, Estimate};
 
-use super::super::tests::{EVIL, body, check_escaped, embedded};
 use super::super::{LICENCES, SCRIPTS};
 use super::html;
 use crate::comparison::Comparison;
-use crate::tests::sample;
+use crate::testing::page::{EVIL, body, check_escaped, embedded};
+use crate::testing::sample;
 
 /// A comparison of `n` models, whose curves have as many points as real ones, with groups and spans.
 fn many(n: usize) -> Comparison {

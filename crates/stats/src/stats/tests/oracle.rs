@@ -6,6 +6,8 @@ use kl_formats::TokenRecord;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use crate::Lcg;
+
 use super::distribution::Point;
 use super::{
     Breakdown, ClusterRule, Clusters, Confidence, Estimator, PartNames, Run, Summary, TokenTable,
@@ -52,31 +54,9 @@ pub fn assert_pinned(value: &impl Serialize, numbers: BTreeMap<&str, f64>) {
     }
 }
 
-/// Knuth's MMIX random numbers, as in `oracle.py`.
-pub struct Lcg(u64);
-
-impl Lcg {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number, uniform in [0, 1) with 53 bits.
-    pub fn uniform(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    pub fn below(&mut self, n: u32) -> u32 {
-        (self.uniform() * f64::from(n)) as u32
-    }
-}
-
 /// `n` samples with a long upper tail, like KLDs, as `skewed` in `oracle.py` makes them.
 pub fn skewed(n: usize) -> Vec<f64> {
-    let mut lcg = Lcg(n as u64);
+    let mut lcg = Lcg::new(n as u64);
     (0..n).map(|_| long_tail(lcg.uniform())).collect()
 }
 
@@ -86,7 +66,7 @@ fn long_tail(u: f64) -> f64 {
 
 /// The records of 40 windows of up to 60 rows, as `records` in `oracle.py` makes them.
 pub fn records() -> Vec<TokenRecord> {
-    let mut lcg = Lcg(2024);
+    let mut lcg = Lcg::new(2024);
     let mut records = Vec::new();
     for window in 0..40 {
         let rows = 30 + window % 4 * 10;

@@ -1,0 +1,272 @@
+//! Chooses the best mixture of types for a size, by a map of sensitivity, measures it, and writes it.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod judge;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use kl_engine::{Engine, Imatrix, Quantization, file_kind};
+use kl_formats::{ImatrixIdentity, MapHeader, SensitivityMap};
+use kl_measure::commands::observer::{Event, Observer, Watch};
+use kl_measure::commands::output::{Existing, PartialFile};
+use kl_report::number::{count, count_of, part, printable};
+use kl_report::{Versions, Warning};
+
+use self::judge::{Judge, file_bytes};
+use crate::mathematics::{Goal, Recipe, Sensitivities, flags, frontier, solve, tensor_type_file};
+use crate::report::recipe::RecipeReport;
+use crate::settings::RecipeSettings;
+
+/// The inputs of a recipe.
+struct Inputs<'i> {
+    settings: &'i RecipeSettings,
+    header: MapHeader,
+    imatrix: Option<Imatrix>,
+    costs: Sensitivities,
+    goal: Goal,
+    watch: &'i Watch<'i>,
+}
+
+/// Chooses a recipe, measures it if there is a text, and writes its types. The importance matrix that was read
+/// is returned too.
+///
+/// # Errors
+/// What is wrong with the map or the model, or a goal that nothing reaches.
+pub fn recipe<E: Engine>(
+    settings: &RecipeSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<(RecipeReport, Option<Imatrix>)> {
+    let watch = &Watch::new(observer);
+    // Created first, so that a bad path is found before the work is done.
+    let create = |path: &PathBuf| PartialFile::create(path, settings.force, Existing::Replace);
+    let output = settings.output.as_ref().map(create).transpose()?;
+    drop(settings.quantize.as_ref().map(create).transpose()?);
+    let inputs = read(settings, engine, watch)?;
+    let shown = |path: &PathBuf| path.display().to_string();
+    let map_path = shown(&settings.map);
+    let solved = solve(&inputs.costs, inputs.goal, &settings.types);
+    let mut recipe = solved.map_err(|error| anyhow!("{map_path}: {error}"))?;
+    let mut check = None;
+    if let (Some(original), Some(source)) = (&settings.model, settings.text()) {
+        let judge = Judge::new(&inputs, engine, original, &source)?;
+        check = Some(judge.check(&mut recipe)?);
+    }
+    if let Some(output) = output {
+        write_types(output, &inputs.header, &recipe)?;
+    }
+    let report = RecipeReport {
+        versions: Versions::default(),
+        map_path,
+        frontier: frontier(&inputs.costs, &settings.types),
+        command: command(settings, &inputs.header, &recipe),
+        recipe,
+        check,
+        types_path: settings.output.as_ref().map(shown),
+        quantized_path: settings.quantize.as_ref().map(shown),
+        warnings: watch.warnings(),
+        model: inputs.header.provenance.model,
+    };
+    Ok((report, inputs.imatrix))
+}
+
+/// Reads a recipe's inputs: the map, the importance matrix and the original, which must belong together.
+fn read<'i>(
+    settings: &'i RecipeSettings,
+    engine: &impl Engine,
+    watch: &'i Watch<'i>,
+) -> Result<Inputs<'i>> {
+    let mut map = read_map(settings, watch)?;
+    let imatrix = read_imatrix(settings, &map.header)?;
+    let map_path = settings.map.display();
+    if let Some(original) = &settings.model {
+        let identity = engine.inspect(original)?.identity;
+        if let Some(of_map) = map
+            .header
+            .model
+            .as_ref()
+            .filter(|of| !of.is_same(&identity))
+        {
+            bail!(
+                "-m {}: {map_path} was made of another model, {}: give that one, or make a map of this one with kl sensitivity",
+                original.display(),
+                of_map.shown_name().unwrap_or("without a name")
+            );
+        }
+        // The metadata name an importance matrix by its path, which may be another one here.
+        let blueprint = engine.blueprint(original, imatrix.as_ref())?;
+        map.header.metadata_bytes = blueprint.metadata_bytes;
+    }
+    let derived = Sensitivities::from_map(&map, settings.confidence);
+    let costs = derived.map_err(|error| anyhow!("{map_path}: {error}"))?;
+    if let Some(first) = costs.unknown.first() {
+        let n = count_of(costs.unknown.len() as u64, "tensor");
+        let message = format!(
+            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; if the map was made with --tensors, make it again without"
+        );
+        watch.warn(Warning::new("unknown_tensors", message));
+    }
+    Ok(Inputs {
+        settings,
+        header: map.header,
+        imatrix,
+        costs,
+        goal: goal(settings, engine)?,
+        watch,
+    })
+}
+
+/// Reads the map, which may be cut off. It must hold weight errors of all types that are asked for.
+fn read_map(settings: &RecipeSettings, watch: &Watch<'_>) -> Result<SensitivityMap> {
+    let map = SensitivityMap::read(&settings.map)?;
+    let (shown, header) = (settings.map.display(), &map.header);
+    if let Some(shard) = &header.shard {
+        bail!(
+            "{shown}: is {}: join all parts with kl merge first",
+            part(shard)
+        );
+    }
+    if map.is_cut_off {
+        let message = format!(
+            "{shown}: the map is not finished: only its whole lines are used; kl sensitivity --resume continues it"
+        );
+        watch.warn(Warning::new("map_cut_off", message));
+    }
+    let own = header.tensors.iter().map(|tensor| tensor.kind);
+    let known = Vec::from_iter(header.types.iter().copied().chain(own));
+    if let Some(kind) = settings.types.iter().find(|kind| !known.contains(kind)) {
+        let listed = Vec::from_iter(header.types.iter().map(|kind| kind.name)).join(",");
+        bail!(
+            "--types {kind}: {shown} does not know that type: use some of {listed}, or make a map with kl sensitivity --types"
+        );
+    }
+    Ok(map)
+}
+
+/// Reads the importance matrix, which must be the one that the map was made with.
+fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<Imatrix>> {
+    let map = settings.map.display();
+    let (path, of_map) = match (&settings.imatrix, &header.imatrix) {
+        (None, Some(of_map)) if settings.model.is_some() => bail!(
+            "--imatrix is missing: {map} was made with {}: give that file",
+            of_map.file_name
+        ),
+        (None, _) => return Ok(None),
+        (Some(path), None) => bail!(
+            "--imatrix {}: {map} was made without an importance matrix: leave it out, or make a map with it (kl sensitivity --imatrix)",
+            path.display()
+        ),
+        (Some(path), Some(of_map)) => (path, of_map),
+    };
+    let imatrix = Imatrix::read(path)?;
+    if imatrix.identity.sha256 != of_map.sha256 {
+        bail!(
+            "--imatrix {}: {map} was made with another one, {}: give that file",
+            path.display(),
+            of_map.file_name
+        );
+    }
+    Ok(Some(imatrix))
+}
+
+/// The goal of the recipe: clap requires one of the flags.
+fn goal(settings: &RecipeSettings, engine: &impl Engine) -> Result<Goal> {
+    if let Some(path) = &settings.like {
+        return Ok(Goal::Size(file_bytes(engine, path)?));
+    }
+    let size = settings.size.map(Goal::Size);
+    let goal = size.or(settings.bpw.map(Goal::Bpw));
+    goal.or(settings.kld.map(Goal::Kld))
+        .context("--size, --bpw, --like or --kld is needed")
+}
+
+/// Writes the file for llama-quantize's `--tensor-type-file`. It also names the tensors that keep the
+/// original's type in blocks, such as experts in mxfp4: llama-quantize would choose other types for them.
+fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Result<()> {
+    let in_blocks = header.tensors.iter().filter(|of| of.kind.block > 1);
+    let kept = in_blocks.map(|of| (of.name.clone(), of.kind));
+    let types = tensor_type_file(&kept.chain(recipe.mixture_of_file()).collect());
+    let written = output.file()?.write_all(types.as_bytes());
+    written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
+    output.commit()
+}
+
+/// The command, word by word, with which llama-quantize writes the file.
+fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Vec<String> {
+    let shown = |path: &PathBuf| path.display().to_string();
+    let or = |path: &Option<PathBuf>, other: &str| path.as_ref().map_or(other.to_owned(), shown);
+    // A map may come from anywhere.
+    let recorded = header.model_path.as_deref().map(printable);
+    let of_map = |of: &ImatrixIdentity| printable(&of.file_name);
+    let given = settings.imatrix.as_ref().map(shown);
+    let imatrix = given.or_else(|| header.imatrix.as_ref().map(of_map));
+    let mut tensors = header.tensors.iter();
+    let mixture = recipe.mixture_of_file();
+    let mut words = vec!["llama-quantize".to_owned()];
+    if tensors.any(|tensor| tensor.is_quantizable && tensor.kind.block > 1) {
+        words.push("--allow-requantize".to_owned());
+    }
+    if let Some(path) = imatrix {
+        words.extend(["--imatrix".to_owned(), path]);
+    }
+    words.extend(flags(&mixture, &or(&settings.output, "recipe.txt")));
+    let original = recorded.unwrap_or("ORIGINAL.gguf".to_owned());
+    words.extend([
+        or(&settings.model, &original),
+        or(&settings.quantize, "mine.gguf"),
+        file_kind(&header.tensors, &mixture).name.to_owned(),
+    ]);
+    words
+}
+
+/// Writes the file of a recipe, and checks that it has the size and the types that the recipe states.
+///
+/// # Errors
+/// Why the quantizer refuses, a file that cannot be written, or one that is not as stated.
+pub fn quantize<E: Engine>(
+    settings: &RecipeSettings,
+    recipe: &Recipe,
+    imatrix: Option<&Imatrix>,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<()> {
+    let (Some(path), Some(target)) = (&settings.model, &settings.quantize) else {
+        return Ok(());
+    };
+    let (watch, shown) = (&Watch::new(observer), target.display());
+    let mixture = recipe.mixture_of_file();
+    let output = PartialFile::create(target, settings.force, Existing::Replace)?;
+    watch.event(&Event::Plan("quantize", &shown.to_string()));
+    engine.quantize(&Quantization {
+        input: path,
+        output: output.path(),
+        mixture: &mixture,
+        imatrix,
+        threads: settings.run.threads,
+    })?;
+    let metadata = fs::metadata(output.path());
+    let bytes = metadata.with_context(|| format!("{shown}: cannot be read again"))?;
+    if bytes.len() != recipe.size_bytes {
+        bail!(
+            "{shown}: has {} bytes, and the recipe states {}: it was not kept; please report this",
+            count(bytes.len()),
+            count(recipe.size_bytes)
+        );
+    }
+    for tensor in engine.blueprint(output.path(), None)?.tensors {
+        let wanted = mixture.get(&tensor.name).copied();
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != tensor.kind) {
+            bail!(
+                "{shown}: {} has type {}, and {wanted} in the recipe: it was not kept; please report this",
+                tensor.name,
+                tensor.kind
+            );
+        }
+    }
+    output.commit()?;
+    watch.event(&Event::Wrote(&shown.to_string()));
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! The map's file, which grows with each cell.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kl_formats::{BackendIdentity, CutOffMap, Fault, MapHeader, MapWriter, SensitivityMap};
+use kl_measure::commands::output::{Existing, PartialFile, follow_links, partial_path};
+use kl_measure::commands::resume::{self, check_same_run};
+use kl_report::number::count_of;
+
+use crate::settings::SensitivitySettings;
+
+/// The output, opened before the model is loaded: a bad path fails at once, not hours later.
+pub struct Output {
+    file: PartialFile,
+    path: PathBuf,
+    /// A map that is whole already, with `--resume`.
+    whole: Option<SensitivityMap>,
+    /// A map that was cut off, with `--resume`.
+    cut_off: Option<CutOffMap>,
+}
+
+impl Output {
+    /// Creates the file, or opens what an earlier run left.
+    ///
+    /// # Errors
+    /// A file that cannot be created, exists, is damaged, or is not a map.
+    pub fn create(settings: &SensitivitySettings) -> Result<Self> {
+        let path = settings.output.clone();
+        let is_resumed = settings.existing() == Existing::Resume;
+        let mut whole = None;
+        if is_resumed && path.is_file() && !partial_path(&path).exists() {
+            whole = whole_or_continued(&path)?;
+        }
+        let may_replace = settings.existing() == Existing::Replace || whole.is_some();
+        let file = PartialFile::create(&path, may_replace, settings.existing())?;
+        let cut_off = resume::cut_off(&file, SensitivityMap::read_cut_off)?;
+        if cut_off.as_ref().is_some_and(|map| !map.has_checksums()) {
+            bail!(
+                "{}: an earlier version of kl began it, whose lines have no checksums: finish it with that one, or start over with --force",
+                file.path().display()
+            );
+        }
+        Ok(Self {
+            file,
+            path,
+            whole,
+            cut_off,
+        })
+    }
+
+    /// The set-up of the map that is continued, and the number of its windows: both depend on the free
+    /// memory, which may have changed since.
+    pub fn begun(&self) -> Option<(&BackendIdentity, usize)> {
+        let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
+        let header = &cut_off.or(self.whole.as_ref())?.header;
+        Some((header.backend.as_ref()?, header.windows.len()))
+    }
+
+    /// Returns the whole map if an earlier run finished it.
+    ///
+    /// # Errors
+    /// If it belongs to another run.
+    pub fn finished(&mut self, header: &MapHeader) -> Result<Option<SensitivityMap>> {
+        let whole = self.whole.take();
+        if let Some(whole) = &whole {
+            check_header(&self.path, whole, header)?;
+        }
+        Ok(whole)
+    }
+
+    /// Begins to write the map, or continues it.
+    ///
+    /// # Errors
+    /// If the map that is there belongs to another run, or the file cannot be written.
+    pub fn begin(self, header: MapHeader) -> Result<(PartialFile, MapWriter<File>)> {
+        let mut file = self.file;
+        let (out, path) = (file.file()?, file.path());
+        let writer = match self.cut_off {
+            Some(cut_off) => {
+                check_header(path, cut_off.map(), &header)?;
+                MapWriter::resume(out, path, cut_off, |out, n| {
+                    out.set_len(n)?;
+                    out.seek(SeekFrom::Start(n)).map(drop)
+                })?
+            }
+            None => {
+                let cannot = || format!("{}: cannot be written", path.display());
+                out.set_len(0).with_context(cannot)?;
+                MapWriter::create(out, path, header)?
+            }
+        };
+        file.keep_if_cut_off();
+        Ok((file, writer))
+    }
+}
+
+/// Reads the map at `path`. An unfinished one, such as a copy of a file that was being written, gets a partial
+/// file's name, to be continued. Returns `None` for that, and for a file that is not a map.
+///
+/// # Errors
+/// A damaged map, or one that cannot be renamed.
+fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
+    match SensitivityMap::read(path) {
+        Ok(map) if !map.is_cut_off => Ok(Some(map)),
+        Ok(_) => {
+            let partial = partial_path(path);
+            let renamed = std::fs::rename(follow_links(path), &partial);
+            let cannot = || {
+                let (path, partial) = (path.display(), partial.display());
+                format!("{path}: is not finished, and cannot be renamed to {partial}")
+            };
+            renamed.with_context(cannot)?;
+            Ok(None)
+        }
+        Err(error) => match error.fault {
+            Fault::NotAMap(_) => Ok(None),
+            _ => bail!("{error}; --resume cannot continue it, start over with --force"),
+        },
+    }
+}
+
+/// Refuses a map that was begun with another header than this run's, except in keys that do not change results.
+fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
+    let (mut here, there) = (header.clone(), &begun.header);
+    here.model_path.clone_from(&there.model_path);
+    here.text_path.clone_from(&there.text_path);
+    if let (Some(here), Some(there)) = (&mut here.backend, &there.backend) {
+        here.threads = there.threads;
+    }
+    here.windows.clone_from(&there.windows);
+    check_same_run(path, there, &here, "text")?;
+    if header.windows != there.windows {
+        let [begun, new] = [there, header].map(|of| count_of(of.windows.len() as u64, "window"));
+        bail!(
+            "{}: belongs to another run ({begun} there, {new} here): use the same -n and -c, or start over with --force",
+            path.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Maps of sensitivity on the fake engine: what is measured, resumed and refused.
+
+use kl_formats::{Cell, Encoding, GgmlType, Kind, SensitivityMap};
+
+use super::*;
+use crate::settings::SensitivitySettings;
+use crate::{Mapped, sensitivity};
+
+fn kind(name: &str) -> GgmlType {
+    name.parse().unwrap()
+}
+
+fn total(cell: &Cell) -> f64 {
+    cell.klds.iter().sum::<f64>() / f64::from(cell.n_tokens.iter().sum::<u32>())
+}
+
+impl MapFolder {
+    pub(super) fn map_settings(&self, name: &str) -> SensitivitySettings {
+        let path = |name: &str| self.path(name).display().to_string();
+        let (model, text, map) = (path("f16"), path("text"), path(name));
+        let files = ["-m", &model, "-t", &text, "-w", &map];
+        let flags = "-c 32 -n 500 --seed 1 -b 16 --threads 1";
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let mut settings: SensitivitySettings = parsed(&[&files[..], &flags].concat());
+        settings.run.model.is_exchangeable = true;
+        settings
+    }
+
+    pub(super) fn map(&self, settings: &SensitivitySettings) -> Mapped {
+        sensitivity(settings, &FakeEngine::default(), &()).unwrap()
+    }
+
+    fn refused(&self, settings: &SensitivitySettings) -> String {
+        let refused = sensitivity(settings, &FakeEngine::default(), &());
+        one_line(&refused.unwrap_err())
+    }
+
+    fn read(&self, name: &str) -> SensitivityMap {
+        SensitivityMap::read(&self.path(name)).unwrap()
+    }
+}
+
+#[test]
+fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
+    let folder = MapFolder::new();
+    let mapped = folder.map(&folder.map_settings("map"));
+    let map = folder.read("map");
+    assert!(!map.is_cut_off && !mapped.file.was_whole);
+    assert_eq!(map.header.windows.len(), 17);
+    assert_eq!(map.header.seed, Some(1));
+    let n_windows = |cell: &Cell| cell.klds.len();
+    let control = &map.cells[0];
+    let wholes = map.cells.iter().filter(|cell| cell.exchanged.len() == 8);
+    let kind_of = |cell: &Cell| cell.exchanged["output.weight"];
+    let wholes: Vec<(GgmlType, &Cell)> = wholes.map(|cell| (kind_of(cell), cell)).collect();
+    let kinds: Vec<GgmlType> = wholes.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, ["q8_0", "q2_K", "q3_K", "q4_K", "q6_K"].map(kind));
+    let whole = wholes[2].1;
+    assert!(control.exchanged.is_empty() && control.klds.iter().all(|kld| *kld == 0.0));
+    assert_eq!((n_windows(control), n_windows(whole)), (16, 17));
+    let tensors = map.header.tensors.iter().filter(|of| of.is_quantizable);
+    let names: Vec<&str> = tensors.map(|of| of.name.as_str()).collect();
+    assert_eq!(names.len(), 8);
+    assert!(names.iter().all(|name| map.errors.contains_key(*name)));
+    assert_eq!(whole.exchanged.len(), names.len());
+
+    // Each alone, at the measured type or the nearest that fits: a row of 96 has blocks of 32.
+    let singles = map.cells.iter().filter(|cell| cell.exchanged.len() == 1);
+    let (measured, checks): (Vec<&Cell>, Vec<&Cell>) = singles.partition(|cell| {
+        cell.exchanged.iter().all(|(name, of)| {
+            *of == match name.as_str() {
+                "blk.1.ffn_down.weight" => kind("q4_0"),
+                _ => kind("q3_K"),
+            }
+        })
+    });
+    let alone = measured.iter().flat_map(|cell| cell.exchanged.keys());
+    assert!(alone.eq(&names));
+    // Six checks, and each role of one tensor at a type of many bits.
+    let at_many_bits = |cell: &&&Cell| cell.exchanged.values().all(|of| of.bits() > 6.0);
+    assert_eq!(checks.iter().filter(|cell| !at_many_bits(cell)).count(), 4);
+    for role in ["token_embd.weight", "output.weight"] {
+        let mut checks = checks.iter().filter(at_many_bits);
+        let is_there = checks.any(|cell| cell.exchanged.contains_key(role));
+        assert!(is_there, "{role}");
+    }
+    // The fake model's weights are as sensitive as it says, and add up.
+    let sum: f64 = measured.iter().map(|cell| total(cell)).sum();
+    assert!((0.7..1.4).contains(&(sum / total(whole))), "{sum}");
+    let of = |name: &str| total(measured[names.iter().position(|of| *of == name).unwrap()]);
+    assert!(of("blk.0.attn_v.weight") > 2.0 * of("blk.0.attn_q.weight"));
+    // Tensors of doubtful share are looked at longer.
+    let looks: Vec<usize> = measured.iter().map(|cell| n_windows(cell)).collect();
+    assert!(looks.contains(&2) && looks.iter().any(|n| *n > 2));
+    let sensitivity = mapped.sensitivity.unwrap();
+    assert_eq!(sensitivity.tensors.len(), names.len());
+    assert_eq!(sensitivity.control, Some(0.0));
+}
+
+#[test]
+fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
+    let folder = MapFolder::new();
+    let short = |name: &str| SensitivitySettings {
+        max_tokens: 120,
+        ..folder.map_settings(name)
+    };
+    folder.map(&short("whole"));
+    let whole = folder.bytes("whole");
+    let lines: Vec<usize> = (1..=whole.len())
+        .filter(|&n| whole[n - 1] == b'\n')
+        .collect();
+    let mut settings = short("map");
+    (settings.resume, settings.force) = (true, false);
+    settings.run.threads = 2;
+    let partial = folder.path("map.partial");
+    // After each line, within one, and within the header.
+    let cuts = lines.iter().flat_map(|&end| [end, end.saturating_sub(7)]);
+    for cut in cuts.chain([40]) {
+        fs::write(&partial, &whole[..cut]).unwrap();
+        let _ = fs::remove_file(folder.path("map"));
+        folder.map(&settings);
+        let is_whole = folder.bytes("map") == whole;
+        assert!(is_whole || cut < lines[0], "cut at {cut}");
+    }
+    // The last was made anew: its header has other threads, and so its last line another checksum.
+    let again = folder.map(&settings);
+    let cells = &whole[lines[0]..lines[lines.len() - 2]];
+    let bytes = folder.bytes("map");
+    let has_cells = bytes.windows(cells.len()).any(|of| of == cells);
+    assert!(again.file.was_whole && has_cells);
+
+    settings.max_tokens = 60;
+    let refused = folder.refused(&settings);
+    says(refused, &["(4 windows there, 2 windows here)"]);
+    settings.max_tokens = 120;
+
+    // A copy of what was being written, and a damaged map.
+    fs::write(folder.path("map"), &whole[..lines[7]]).unwrap();
+    assert!(!folder.map(&settings).file.was_whole);
+    assert!(folder.bytes("map") == whole && !folder.path("map.partial").exists());
+    let mut damaged = whole.clone();
+    damaged[lines[7] + 3] ^= 1;
+    fs::write(folder.path("map"), &damaged).unwrap();
+    says(folder.refused(&settings), &["line 9", "--force"]);
+    assert!(folder.bytes("map") == damaged);
+    fs::write(folder.path("map"), &whole).unwrap();
+
+    settings.seed = 2;
+    assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
+    (settings.resume, settings.force) = (false, false);
+    assert!(folder.refused(&settings).contains("exists already"));
+}
+
+/// A digit that has changed in a map that was cut off is an error, never another map.
+#[test]
+fn no_changed_digit_of_a_map_that_was_cut_off_is_resumed() {
+    let folder = MapFolder::new();
+    let mut settings = SensitivitySettings {
+        max_tokens: 60,
+        types: ["q4_K", "q2_K"].map(kind).to_vec(),
+        tensors: Some(regex::Regex::new("attn_q").unwrap()),
+        ..folder.map_settings("map")
+    };
+    folder.map(&settings);
+    let whole = folder.bytes("map");
+    fs::remove_file(folder.path("map")).unwrap();
+    (settings.resume, settings.force) = (true, false);
+    let end = whole
+        .windows(8)
+        .position(|bytes| bytes == b"{\"n_line")
+        .unwrap();
+    let partial = folder.path("map.partial");
+    let digits = (0..end).filter(|&i| whole[i].is_ascii_digit());
+    for i in digits.step_by(13) {
+        let mut damaged = whole[..end].to_vec();
+        damaged[i] = if damaged[i] == b'7' { b'3' } else { b'7' };
+        fs::write(&partial, &damaged).unwrap();
+        says(folder.refused(&settings), &["checksum", "--force"]);
+        assert!(folder.bytes("map.partial") == damaged && !folder.path("map").exists());
+    }
+    // Lines of version 0.1.0 have no checksums: nothing shows that they are as they were written.
+    let text = String::from_utf8(whole[..end].to_vec()).unwrap();
+    let without = |line: &str| {
+        line.rfind(",\"crc32\"")
+            .map(|at| line[..at].to_owned() + "}\n")
+    };
+    let earlier: String = text.lines().filter_map(without).collect();
+    fs::write(&partial, &earlier).unwrap();
+    says(folder.refused(&settings), &["have no checksums", "--force"]);
+    assert_eq!(fs::read_to_string(&partial).unwrap(), earlier);
+    fs::write(&partial, &whole[..end]).unwrap();
+    folder.map(&settings);
+    assert!(folder.bytes("map") == whole);
+}
+
+#[test]
+fn an_exact_reference_gives_the_rows() {
+    let folder = MapFolder::new();
+    folder.write("ref");
+    let mut settings = folder.map_settings("map");
+    (settings.text_path, settings.read_path) = (None, Some(folder.path("ref")));
+    folder.map(&settings);
+    let map = folder.read("map");
+    assert!(map.header.reference.is_some());
+    assert_eq!(map.header.n_ctx, 64);
+    assert!(map.cells[0].klds.iter().all(|kld| *kld == 0.0));
+
+    (settings.resume, settings.force) = (false, true);
+    settings.model = folder.path("q4");
+    says(folder.refused(&settings), &["does not hold the rows of"]);
+    let mut rounded = folder.write_settings("rounded");
+    rounded.target = target(Kind::Kl, Some(Encoding::U16));
+    written(&rounded);
+    (settings.text_path, settings.read_path) = (None, Some(folder.path("rounded")));
+    says(folder.refused(&settings), &["--encoding f32 or hidden"]);
+}
+
+#[test]
+fn only_tensors_that_match_are_measured() {
+    let folder = MapFolder::new();
+    let mut settings = folder.map_settings("map");
+    settings.tensors = Some(regex::Regex::new("attn_[qv]").unwrap());
+    settings.types = ["q4_K", "q2_K"].map(kind).to_vec();
+    folder.map(&settings);
+    let map = folder.read("map");
+    assert_eq!(map.errors.len(), 4);
+    let of_others = |cell: &Cell| cell.exchanged.keys().any(|name| !name.contains("attn"));
+    assert!(!map.cells.iter().any(of_others));
+    assert!(map.cells.iter().any(|cell| cell.exchanged.len() == 4));
+}
