@@ -9,10 +9,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use kl::engine::{
-    ContextOptions, Decoder as _, Engine as _, LlamaCpp, Model as _, ModelOptions, default_calls,
-    follow_log,
-};
+use kl::engine::{ContextOptions, Engine as _, LlamaCpp, ModelOptions, default_calls, follow_log};
 use kl::input::{Plan, ScoreFrom, Source};
 use kl_formats::Calls;
 

@@ -5,9 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 
-use kl::engine::{
-    Blueprint, ContextOptions, Exchange as _, Imatrix, LlamaCppModel, Model as _, default_calls,
-};
+use kl::engine::{Blueprint, ContextOptions, Imatrix, Model, Weights, default_calls};
 use kl::input::{Plan, ScoreFrom, Source};
 use kl::pipeline::{KeptRows, ReferenceRows, Sources, Step, evaluate};
 use kl::stats::is_counted;
@@ -25,7 +23,8 @@ const ROWS_FOR_ERRORS: usize = 64;
 
 /// A model whose tensors are exchanged, and what was measured of it.
 pub struct Bench<'m> {
-    model: &'m LlamaCppModel<'m>,
+    model: &'m dyn Model,
+    weights: &'m dyn Weights,
     options: ContextOptions,
     rows: KeptRows,
     blueprint: Blueprint,
@@ -41,7 +40,7 @@ pub struct Bench<'m> {
 impl<'m> Bench<'m> {
     /// Decodes the text, and takes the weight errors of all tensors.
     pub fn new(
-        model: &'m LlamaCppModel<'m>,
+        model: &'m dyn Model,
         text: &str,
         blueprint: Blueprint,
         cells: &Path,
@@ -64,11 +63,13 @@ impl<'m> Bench<'m> {
             ..ContextOptions::default()
         };
         let (rows, _) = KeptRows::keep(sources(model, &options), windows, |_| Ok(()))?;
-        let names = model.exchangeable()?;
+        let weights = model.weights()?;
+        let names = weights.exchangeable()?;
         let tensors = blueprint.tensors.iter();
         let tensors = tensors.filter(|tensor| names.contains(&tensor.name));
         let mut this = Self {
             model,
+            weights,
             options,
             rows,
             tensors: tensors.cloned().collect(),
@@ -90,7 +91,7 @@ impl<'m> Bench<'m> {
             let fits = |kind: &GgmlType| tensor.shape[0].is_multiple_of(kind.block);
             // A type that needs an importance matrix is left out where there is none.
             let error = |kind| {
-                let errors = model.weight_errors(&tensor.name, &[kind], imatrix, ROWS_FOR_ERRORS);
+                let errors = weights.errors(&tensor.name, &[kind], imatrix, ROWS_FOR_ERRORS);
                 Some((kind, *errors.ok()?.first()?))
             };
             let kinds = TYPES.map(kind).into_iter().filter(fits);
@@ -170,7 +171,7 @@ impl<'m> Bench<'m> {
     }
 
     fn evaluate(&self, mixture: &Mixture) -> Result<Cell> {
-        self.model.exchange(mixture, self.imatrix.as_ref())?;
+        self.weights.exchange(mixture, self.imatrix.as_ref())?;
         let mut cell = Cell {
             exchanged: mixture.clone(),
             ..Cell::default()
@@ -233,17 +234,10 @@ impl<'m> Bench<'m> {
 }
 
 /// One context of the model.
-fn sources<'m>(
-    model: &'m LlamaCppModel<'m>,
-    options: &'m ContextOptions,
-) -> Sources<
-    impl Fn() -> std::result::Result<kl::engine::LlamaCppDecoder<'m>, kl::pipeline::Error>
-    + Sync
-    + use<'m>,
-> {
+fn sources<'m>(model: &'m dyn Model, options: &'m ContextOptions) -> Sources<'m> {
     Sources {
         n: 1,
-        make: move || Ok(model.decoder(options)?),
+        make: Box::new(move || Ok(Box::new(model.decoder(options)?))),
         device: None,
         n_windows: 1,
     }

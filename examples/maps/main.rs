@@ -74,7 +74,7 @@ fn run(args: &[String]) -> Result<()> {
     let blueprint = engine.blueprint(path, imatrix.as_ref())?;
     let model = engine.load(path, &options)?;
     let text = std::fs::read_to_string(text)?;
-    let mut bench = Bench::new(&model, &text, blueprint, Path::new(cells), imatrix)?;
+    let mut bench = Bench::new(&*model, &text, blueprint, Path::new(cells), imatrix)?;
     let (likes, maps): (Vec<String>, Vec<String>) = likes
         .iter()
         .cloned()

@@ -45,7 +45,7 @@ use kl_system::threads;
 
 use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
-use crate::engine::{LlamaCpp, follow_log, on_abort};
+use crate::engine::{Engine, LlamaCpp, follow_log, on_abort};
 use crate::input::{self, chat_template};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, per_second, percent, printable, short_kld};
@@ -355,7 +355,7 @@ fn show_written(written: &Written, quiet: bool) {
 }
 
 /// Describes files. One that cannot be described does not stop the others.
-fn show_info(args: &InfoArgs, engine: &LlamaCpp, quiet: bool) -> Result<()> {
+fn show_info(args: &InfoArgs, engine: &dyn Engine, quiet: bool) -> Result<()> {
     let mut results = Results::default();
     results.printed = args.json.then_some(Form::Json(""));
     let terminal = Terminal::new(quiet, false, view(false, false), results);

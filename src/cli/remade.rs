@@ -12,7 +12,7 @@ use super::{EXIT_CONDITION, say_new, say_wrote};
 use crate::commands::output::Existing;
 use crate::commands::settings::{CheckSettings, ReportSettings};
 use crate::commands::{self, Reported};
-use crate::engine::LlamaCpp;
+use crate::engine::Engine;
 use crate::recipe;
 use crate::recipe::report::page::{self as recipe_page, ReportedQuant};
 use crate::recipe::report::recipe::recipe_text;
@@ -85,7 +85,7 @@ fn report_text(settings: &ReportSettings, reported: &Reported) -> String {
 /// Why it cannot be measured, or an output not be written.
 pub fn show_sensitivity(
     settings: &SensitivitySettings,
-    engine: &LlamaCpp,
+    engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<()> {
@@ -115,7 +115,7 @@ pub fn show_sensitivity(
 /// If no recipe can be found, or an output cannot be written.
 pub fn show_recipe(
     settings: &RecipeSettings,
-    engine: &LlamaCpp,
+    engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<()> {
@@ -147,7 +147,7 @@ pub fn show_recipe(
 /// Why it cannot be checked, or the JSON not be written.
 pub fn show_check(
     settings: &CheckSettings,
-    engine: &LlamaCpp,
+    engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<ExitCode> {

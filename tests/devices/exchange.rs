@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use kl::engine::{
-    ContextOptions, Decoder, Engine, Exchange, GpuLayers, LlamaCpp, LlamaCppModel, Model,
-    ModelOptions, Quantization,
+    ContextOptions, Decoder, Engine, GpuLayers, LlamaCpp, Model, ModelOptions, Quantization,
 };
 use kl_formats::{GgmlType, Mixture, WindowSpec};
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
@@ -18,7 +17,7 @@ const TYPES: [&str; 10] = [
     "q8_0", "q6_K", "q5_1", "q4_K", "q4_0", "iq4_nl", "iq4_xs", "q3_K", "iq3_s", "q2_K",
 ];
 
-fn logits(decoder: &mut impl Decoder) -> Vec<u32> {
+fn logits(decoder: &mut dyn Decoder) -> Vec<u32> {
     let window = WindowSpec {
         window: 0,
         tokens: (1..41).collect(),
@@ -36,7 +35,7 @@ fn logits(decoder: &mut impl Decoder) -> Vec<u32> {
 }
 
 /// Loads a model so that some layers lie on the device, and all weights as in its file.
-fn load<'e>(engine: &'e LlamaCpp, path: &Path, n_layers: u32, flags: &str) -> LlamaCppModel<'e> {
+fn load<'e>(engine: &'e LlamaCpp, path: &Path, n_layers: u32, flags: &str) -> Box<dyn Model + 'e> {
     let options = ModelOptions {
         n_gpu_layers: GpuLayers::Count(n_layers),
         devices: values(flags, "-dev"),
@@ -74,7 +73,8 @@ fn exchanged_weights_give_the_logits_of_the_file() {
     // All, and only the output and one layer: the embeddings are the output too, in memory of their own.
     for (n_layers, types) in [(99, &TYPES[..]), (2, &["q3_K", "iq3_s"])] {
         let model = load(&engine, &input, n_layers, &device.flags);
-        let names = model.exchangeable().unwrap();
+        let weights = model.weights().unwrap();
+        let names = weights.exchangeable().unwrap();
         assert_eq!(names.len(), 22);
         let mixture = |kind: &str| -> Mixture {
             let kind: GgmlType = kind.parse().unwrap();
@@ -82,10 +82,10 @@ fn exchanged_weights_give_the_logits_of_the_file() {
         };
         // One context computes all, so that nothing but the weights is new.
         let mut decoder = model.decoder(&options).unwrap();
-        let original = logits(&mut decoder);
+        let original = logits(&mut *decoder);
         let mut exchanged = |mixture: &Mixture| {
-            model.exchange(mixture, None).unwrap();
-            logits(&mut decoder)
+            weights.exchange(mixture, None).unwrap();
+            logits(&mut *decoder)
         };
         let of_types: Vec<_> = types.iter().map(|it| exchanged(&mixture(it))).collect();
         assert!(exchanged(&Mixture::new()) == original, "{n_layers} layers");
@@ -99,7 +99,7 @@ fn exchanged_weights_give_the_logits_of_the_file() {
             };
             engine.quantize(&quantization).unwrap();
             let written = load(&engine, &output, n_layers, &device.flags);
-            let expected = logits(&mut written.decoder(&options).unwrap());
+            let expected = logits(&mut *written.decoder(&options).unwrap());
             assert!(exchanged == expected, "{kind}, {n_layers} layers");
             assert!(exchanged != original, "{kind}, {n_layers} layers");
         }

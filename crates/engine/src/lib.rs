@@ -1,11 +1,14 @@
 //! The only place that names llama.cpp: load a model, tokenize, decode, hand out rows of logits.
 //! It knows nothing of KL.
 //!
-//! The rest of the program sees a few traits: an [`Engine`] loads a [`Model`], which states its
-//! [`ModelFacts`] and names its tokens ([`Vocabulary`]), and a [`Decoder`] of that model gives rows of logits, or the
-//! hidden states that they are computed from. A [`Head`] computes rows from hidden states that a
-//! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
-//! every command runs without one.
+//! The rest of the program sees objects behind a few traits: an [`Engine`] loads a [`Model`], which states its
+//! [`ModelFacts`] and names its tokens, and a [`Decoder`] of that model, a context, gives rows of logits, or the
+//! hidden states that they are computed from. A [`Head`] computes rows from hidden states that a reference has
+//! stored. A model that was loaded to exchange its [`Weights`] hands them out; no other model has to know how.
+//! [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that every command runs without one.
+//!
+//! Each is used as `dyn`, and no type of an engine shows: a decode call takes a thousand times as long as a virtual
+//! call, and what is built on these traits is compiled once, for the real engine and for the fake.
 
 mod dequantized_copy;
 mod device;
@@ -21,11 +24,11 @@ mod quantizer;
 pub use dequantized_copy::copies_folder;
 pub use device::{Device, DeviceKind, memory};
 #[cfg(any(test, feature = "testing"))]
-pub use fake::{FAKE_DEVICE, FakeDecoder, FakeEngine, FakeFault, FakeModel, FakeStates};
+pub use fake::{FAKE_DEVICE, FakeDecoder, FakeEngine, FakeFault, FakeStates};
 pub use imatrix::Imatrix;
 pub use llama_cpp::{
-    FaultyRow, LlamaCpp, LlamaCppDecoder, LlamaCppModel, RowDistance, Sampler, StoredRows,
-    follow_log, mlock_has_failed, on_abort, servers,
+    FaultyRow, LlamaCpp, RowDistance, Sampler, StoredRows, follow_log, mlock_has_failed, on_abort,
+    servers,
 };
 pub use model_files::{FileChange, ModelFiles};
 pub use model_options::{
@@ -55,12 +58,7 @@ pub const LOADS_BACKENDS: bool = cfg!(feature = "dynamic-backends");
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 
 /// Something that loads model files.
-pub trait Engine {
-    /// A loaded model.
-    type Model<'e>: Model + Sync
-    where
-        Self: 'e;
-
+pub trait Engine: Sync {
     /// The engine's name and version, which headers record because results depend on it.
     fn version(&self) -> String;
 
@@ -102,7 +100,8 @@ pub trait Engine {
     ///
     /// # Errors
     /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
-    fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
+    fn load(&self, path: &Path, options: &ModelOptions)
+    -> Result<Box<dyn Model + '_>, EngineError>;
 
     /// Describes the copy of a model's file with dequantized weights, which [`load`](Self::load) makes with
     /// [`ModelOptions::is_dequantized`]; `None` if the file has no quantized weights.
@@ -190,28 +189,6 @@ impl Layers {
     /// True if a call can decode several windows, each as a sequence of its own.
     pub fn can_decode_together(self) -> bool {
         self == Self::Attention
-    }
-}
-
-/// A vocabulary: the text of each token, and of several.
-pub trait Vocabulary {
-    /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
-    fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
-
-    /// Checks whether a token is a control or a user-defined one.
-    fn is_special(&self, token: u32) -> bool;
-
-    /// Checks whether a token ends what the model generates: EOS, the end of a turn.
-    fn is_end_of_generation(&self, token: u32) -> bool;
-
-    /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
-    /// their ids. Bytes that are not UTF-8 become U+FFFD; a character that spans several tokens
-    /// stays whole.
-    fn text(&self, tokens: &[u32]) -> String {
-        let texts = tokens
-            .iter()
-            .filter_map(|&token| Some((token, self.token_bytes(token)?)));
-        texts.collect::<TokenTexts>().text(tokens)
     }
 }
 
@@ -331,15 +308,29 @@ impl ModelFacts {
     }
 }
 
-/// A loaded model: facts, a tokenizer, and decoders that run it.
-pub trait Model: Vocabulary + Exchange {
-    /// A context of this model.
-    type Decoder<'m>: Decoder + Send
-    where
-        Self: 'm;
-
+/// A loaded model: facts, a vocabulary, a tokenizer, and decoders that run it.
+pub trait Model: Sync {
     /// The facts about the model.
     fn facts(&self) -> &ModelFacts;
+
+    /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
+    fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
+
+    /// Checks whether a token is a control or a user-defined one.
+    fn is_special(&self, token: u32) -> bool;
+
+    /// Checks whether a token ends what the model generates: EOS, the end of a turn.
+    fn is_end_of_generation(&self, token: u32) -> bool;
+
+    /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
+    /// their ids. Bytes that are not UTF-8 become U+FFFD; a character that spans several tokens
+    /// stays whole.
+    fn text(&self, tokens: &[u32]) -> String {
+        let texts = tokens
+            .iter()
+            .filter_map(|&token| Some((token, self.token_bytes(token)?)));
+        texts.collect::<TokenTexts>().text(tokens)
+    }
 
     /// Tokenizes a text, without adding BOS or EOS. With `parse_special`, special tokens in the
     /// text become those tokens.
@@ -364,7 +355,7 @@ pub trait Model: Vocabulary + Exchange {
     ///
     /// # Errors
     /// Not enough memory, or options that do not go together.
-    fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
+    fn decoder(&self, options: &ContextOptions) -> Result<Box<dyn Decoder + '_>, EngineError>;
 
     /// Returns the bytes of the cache of a context of one sequence, by the number of its tokens, with these
     /// types of cache, as llama.cpp's programs allocate it unless told otherwise: a layer with a sliding window keeps no
@@ -422,21 +413,22 @@ pub trait Model: Vocabulary + Exchange {
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
 
+    /// Its weights, to exchange them.
+    ///
+    /// # Errors
+    /// If they cannot be exchanged: the model was loaded without [`ModelOptions::is_exchangeable`].
+    fn weights(&self) -> Result<&dyn Weights, EngineError>;
+
     /// What has happened to the model's files since it was loaded.
     fn file_change(&self) -> Option<FileChange>;
 
     /// Drops the last model before the process ends. The system may be left to free its memory, which
     /// is faster.
-    fn drop_last(self)
-    where
-        Self: Sized,
-    {
-    }
+    fn drop_last(self: Box<Self>) {}
 }
 
-/// A loaded model whose weights can be exchanged for quantized ones, and back, in their own memory.
-/// It must be loaded with [`ModelOptions::is_exchangeable`].
-pub trait Exchange {
+/// The weights of a loaded model, which can be exchanged for quantized ones, and back, in their own memory.
+pub trait Weights {
     /// Names the weights that decoding uses and the quantizer may change, in the order of the file.
     ///
     /// # Errors
@@ -464,7 +456,7 @@ pub trait Exchange {
     ///
     /// # Errors
     /// Those of [`exchange`](Self::exchange).
-    fn weight_errors(
+    fn errors(
         &self,
         tensor: &str,
         kinds: &[GgmlType],
@@ -474,7 +466,7 @@ pub trait Exchange {
 }
 
 /// A context of a model: decodes windows, and can continue texts.
-pub trait Decoder {
+pub trait Decoder: Send {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 

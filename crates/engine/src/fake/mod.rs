@@ -26,9 +26,9 @@ use kl_formats::{CacheSizes, Calls, ModelIdentity, States, TokenizerIdentity, Wi
 use sha2::{Digest, Sha256};
 
 use super::{
-    Blueprint, ContextOptions, Decoder as _, DequantizedCopy, Device, DeviceKind, Engine,
-    EngineError, FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts,
-    ModelOptions, Nodes, Quantization, TracedNode, Vocabulary,
+    Blueprint, ContextOptions, Decoder, DequantizedCopy, Device, DeviceKind, Engine, EngineError,
+    FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions,
+    Nodes, Quantization, TracedNode, Weights,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -88,8 +88,6 @@ impl Default for FakeEngine {
 }
 
 impl Engine for FakeEngine {
-    type Model<'e> = FakeModel;
-
     fn version(&self) -> String {
         "fake 1".to_owned()
     }
@@ -138,9 +136,13 @@ impl Engine for FakeEngine {
         })
     }
 
-    fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
+    fn load(
+        &self,
+        path: &Path,
+        options: &ModelOptions,
+    ) -> Result<Box<dyn Model + '_>, EngineError> {
         self.n_loaded.fetch_add(1, Ordering::Relaxed);
-        self.model(path, options)
+        Ok(Box::new(self.model(path, options)?))
     }
 
     fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError> {
@@ -237,7 +239,7 @@ impl FakeEngine {
 
 /// A file that stands for a model.
 #[derive(Debug)]
-pub struct FakeModel {
+struct FakeModel {
     engine: FakeEngine,
     seed: u64,
     /// The exchanged weights, or those of a quantized file.
@@ -254,7 +256,11 @@ impl FakeModel {
     }
 }
 
-impl Vocabulary for FakeModel {
+impl Model for FakeModel {
+    fn facts(&self) -> &ModelFacts {
+        &self.facts
+    }
+
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let text = char::from_u32(token).filter(|_| token < self.engine.n_vocab)?;
         Some(text.to_string().into_bytes())
@@ -267,14 +273,6 @@ impl Vocabulary for FakeModel {
 
     fn is_end_of_generation(&self, token: u32) -> bool {
         self.engine.end_of_generation == Some(token)
-    }
-}
-
-impl Model for FakeModel {
-    type Decoder<'m> = FakeDecoder;
-
-    fn facts(&self) -> &ModelFacts {
-        &self.facts
     }
 
     fn tokenize(&self, text: &str, _parse_special: bool) -> Result<Vec<u32>, EngineError> {
@@ -296,12 +294,12 @@ impl Model for FakeModel {
         Ok((tokens, is_all))
     }
 
-    fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
+    fn decoder(&self, options: &ContextOptions) -> Result<Box<dyn Decoder + '_>, EngineError> {
         let path = &self.facts.path;
         let mut decoder = FakeDecoder::new(self.seed, options, &self.engine, path);
         decoder.perturbation = Arc::clone(&self.perturbation);
         decoder.moved = self.engine.moved(&self.facts.options, options);
-        Ok(decoder)
+        Ok(Box::new(decoder))
     }
 
     /// In proportion to the tokens.
@@ -339,6 +337,15 @@ impl Model for FakeModel {
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         Ok(Box::new(Cursor::new(self.head_bytes())))
+    }
+
+    fn weights(&self) -> Result<&dyn Weights, EngineError> {
+        let what = match (&self.quantized, self.facts.options.is_exchangeable) {
+            (Some(_), _) => "is quantized already: give the original",
+            (None, false) => "was not loaded to exchange its weights",
+            (None, true) => return Ok(self),
+        };
+        Err(EngineError::model(&self.facts.path, what))
     }
 
     fn file_change(&self) -> Option<FileChange> {

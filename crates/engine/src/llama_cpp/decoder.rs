@@ -14,7 +14,7 @@ use crate::{Appended, Call, Decoder, EngineError, Outputs, top_token};
 use kl_system::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
-pub struct LlamaCppDecoder<'m> {
+pub(super) struct LlamaCppDecoder<'m> {
     pub(super) context: Context<'m>,
     pub(super) calls: Calls,
     /// Most windows of a call.

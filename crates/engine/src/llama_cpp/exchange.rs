@@ -14,7 +14,7 @@ use super::weights::{Blocks, quantize, quantized, squares};
 use crate::gguf::Tensor;
 use crate::model_files::IN_USE;
 use crate::quantizer::{changes, is_original, refusal};
-use crate::{EngineError, Exchange, Imatrix};
+use crate::{EngineError, Imatrix, Weights};
 use kl_system::locked;
 
 /// Quantized types in which models are published: a tensor of such a type stays as it is. Other types may
@@ -73,11 +73,8 @@ pub(super) fn disable_graph_reuse() {
 
 impl LlamaCppModel<'_> {
     /// The weights that can be exchanged, in the order of the file.
-    pub(super) fn weights(&self) -> Result<&[Weight], EngineError> {
-        if !self.facts.options.is_exchangeable {
-            return Err(self.fault("was not loaded to exchange its weights"));
-        }
-        if let Some(weights) = self.weights.get() {
+    fn exchangeable_weights(&self) -> Result<&[Weight], EngineError> {
+        if let Some(weights) = self.exchangeable.get() {
             return Ok(weights);
         }
         let architecture = self.header.architecture().unwrap_or_default();
@@ -110,7 +107,7 @@ impl LlamaCppModel<'_> {
                 })),
             });
         }
-        Ok(self.weights.get_or_init(|| weights))
+        Ok(self.exchangeable.get_or_init(|| weights))
     }
 
     /// The error for a weight that cannot be exchanged.
@@ -119,7 +116,7 @@ impl LlamaCppModel<'_> {
     }
 
     fn exchangeable_weight(&self, name: &str) -> Result<&Weight, EngineError> {
-        let mut weights = self.weights()?.iter();
+        let mut weights = self.exchangeable_weights()?.iter();
         let found = weights.find(|weight| weight.tensor.name == name);
         let what = "decoding does not use it, or llama.cpp does not quantize it";
         found.ok_or_else(|| self.not_exchanged(name, what))
@@ -217,9 +214,9 @@ impl LlamaCppModel<'_> {
     }
 }
 
-impl Exchange for LlamaCppModel<'_> {
+impl Weights for LlamaCppModel<'_> {
     fn exchangeable(&self) -> Result<Vec<String>, EngineError> {
-        let weights = self.weights()?.iter();
+        let weights = self.exchangeable_weights()?.iter();
         Ok(weights.map(|weight| weight.tensor.name.clone()).collect())
     }
 
@@ -240,7 +237,7 @@ impl Exchange for LlamaCppModel<'_> {
         for name in mixture.keys() {
             self.exchangeable_weight(name)?;
         }
-        let checks = self.weights()?.iter().map(|weight| {
+        let checks = self.exchangeable_weights()?.iter().map(|weight| {
             let kind = *mixture
                 .get(&weight.tensor.name)
                 .unwrap_or(&weight.tensor.kind);
@@ -255,7 +252,7 @@ impl Exchange for LlamaCppModel<'_> {
         all.try_for_each(|(weight, wanted, importances)| self.fill(weight, wanted, importances))
     }
 
-    fn weight_errors(
+    fn errors(
         &self,
         tensor: &str,
         kinds: &[GgmlType],

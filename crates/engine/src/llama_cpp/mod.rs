@@ -44,9 +44,8 @@ mod tokenizer;
 mod trace;
 mod weights;
 
-pub use decoder::{LlamaCppDecoder, Sampler};
+pub use decoder::Sampler;
 pub use log::{follow_log, mlock_has_failed, on_abort, servers};
-pub use model::LlamaCppModel;
 pub use stored_rows::{FaultyRow, RowDistance, StoredRows};
 
 use std::io::Read;
@@ -59,10 +58,11 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use super::gguf::{self, Gguf};
 use super::{
     Blueprint, DequantizedCopy, Device, Engine, EngineError, Head, Imatrix, Inspected,
-    LLAMA_CPP_VERSION, Layers, ModelOptions, Quantization,
+    LLAMA_CPP_VERSION, Layers, Model, ModelOptions, Quantization,
 };
 use device::GgmlDevice;
 use head::HeadProduct;
+use model::LlamaCppModel;
 use quantize::quantize;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -83,8 +83,6 @@ impl LlamaCpp {
 }
 
 impl Engine for LlamaCpp {
-    type Model<'e> = LlamaCppModel<'e>;
-
     fn version(&self) -> String {
         LLAMA_CPP_VERSION.to_owned()
     }
@@ -119,9 +117,13 @@ impl Engine for LlamaCpp {
         })
     }
 
-    fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
+    fn load(
+        &self,
+        path: &Path,
+        options: &ModelOptions,
+    ) -> Result<Box<dyn Model + '_>, EngineError> {
         self.backend()?;
-        LlamaCppModel::load(self, path, options)
+        Ok(Box::new(LlamaCppModel::load(self, path, options)?))
     }
 
     fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError> {

@@ -22,6 +22,7 @@ use super::backends::TURN;
 use super::bus_error::Mapped;
 use super::cache_sizes::cache_sizes;
 use super::context::{Context, Contexts};
+use super::decoder::LlamaCppDecoder;
 use super::dequantize;
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
@@ -33,18 +34,18 @@ use super::log::{last_log_errors, while_loading};
 use super::params::ModelParams;
 use super::tokenizer::{piece, tokenize, tokenize_start};
 use super::trace::Tracer;
-use super::{LlamaCpp, LlamaCppDecoder, inspect, layers};
+use super::{LlamaCpp, inspect, layers};
 use crate::dequantized_copy::TemporaryCopy;
 use crate::gguf::{Gguf, sha256_of};
 use crate::model_files::IN_USE;
 use crate::{
-    ContextOptions, DeviceKind, EngineError, FileChange, GpuLayers, Head, Layers, Model,
-    ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Vocabulary,
+    ContextOptions, Decoder, DeviceKind, EngineError, FileChange, GpuLayers, Head, Layers, Model,
+    ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Weights,
     memory,
 };
 
 /// A model that llama.cpp has loaded.
-pub struct LlamaCppModel<'b> {
+pub(super) struct LlamaCppModel<'b> {
     /// The backends, which outlive the model.
     pub(super) _engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
@@ -60,7 +61,7 @@ pub struct LlamaCppModel<'b> {
     /// SHA-256 of the head's matrix, once it was needed.
     head_sha256: OnceLock<String>,
     /// The weights that can be exchanged, once they were looked for.
-    pub(super) weights: OnceLock<Vec<Weight>>,
+    pub(super) exchangeable: OnceLock<Vec<Weight>>,
     /// Its files as they were when it was loaded.
     pub(super) files: ModelFiles,
     #[cfg(unix)]
@@ -87,7 +88,11 @@ impl LlamaCppModel<'_> {
     }
 }
 
-impl Vocabulary for LlamaCppModel<'_> {
+impl Model for LlamaCppModel<'_> {
+    fn facts(&self) -> &ModelFacts {
+        &self.facts
+    }
+
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         (token < self.facts.n_vocab).then(|| piece(&self.inner, token as i32))?
     }
@@ -100,17 +105,6 @@ impl Vocabulary for LlamaCppModel<'_> {
 
     fn is_end_of_generation(&self, token: u32) -> bool {
         token < self.facts.n_vocab && self.inner.vocab().is_eog(LlamaToken(token as i32))
-    }
-}
-
-impl Model for LlamaCppModel<'_> {
-    type Decoder<'m>
-        = LlamaCppDecoder<'m>
-    where
-        Self: 'm;
-
-    fn facts(&self) -> &ModelFacts {
-        &self.facts
     }
 
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
@@ -126,21 +120,21 @@ impl Model for LlamaCppModel<'_> {
         tokenize_start(&self.inner, &self.header, text, parse_special, n_tokens)
     }
 
-    fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
+    fn decoder(&self, options: &ContextOptions) -> Result<Box<dyn Decoder + '_>, EngineError> {
         let head = options.shows_states.then(|| self.found_head());
         let of_head = head.transpose()?.map(|head| Tap::new(head.clone()));
         let tap = of_head.map(|tap| Arc::new(Mutex::new(tap)));
         let tracer = options.is_noisy.then(Tracer::noise);
         let noise = tracer.map(|tracer| Arc::new(Mutex::new(tracer)) as _);
         let watch = tap.clone().map(|tap| tap as _).or(noise);
-        Ok(LlamaCppDecoder {
+        Ok(Box::new(LlamaCppDecoder {
             context: Context::new(self, options, watch)?,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             has_own_caches: options.has_own_caches,
             tap,
             company: None,
-        })
+        }))
     }
 
     /// Contexts of a model without weights take no memory, and show how much they would take. It is not kept, as
@@ -220,6 +214,13 @@ impl Model for LlamaCppModel<'_> {
         Ok(Box::new(head))
     }
 
+    fn weights(&self) -> Result<&dyn Weights, EngineError> {
+        if !self.facts.options.is_exchangeable {
+            return Err(self.fault("was not loaded to exchange its weights"));
+        }
+        Ok(self)
+    }
+
     fn file_change(&self) -> Option<FileChange> {
         self.files.change()
     }
@@ -227,7 +228,7 @@ impl Model for LlamaCppModel<'_> {
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
-    fn drop_last(mut self) {
+    fn drop_last(mut self: Box<Self>) {
         drop(self.copy.take());
         if self.gpus.is_empty() {
             std::mem::forget(self);
@@ -311,7 +312,7 @@ impl<'b> LlamaCppModel<'b> {
             contexts: Mutex::default(),
             probe: OnceLock::new(),
             head_sha256: OnceLock::new(),
-            weights: OnceLock::new(),
+            exchangeable: OnceLock::new(),
             files,
             #[cfg(unix)]
             _mapped: mapped,

@@ -12,7 +12,7 @@ use super::context::{check_parallel, context_sources, largest_context};
 use super::devices::{connect_devices, load};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
-use crate::pipeline::{Error, KeptRows, LogitSource, ReferenceRows, Sources, Step, evaluate};
+use crate::pipeline::{Error, KeptRows, ReferenceRows, Sources, Step, evaluate};
 
 /// The rows may take one part in this many of the free memory: contexts and a tensor need room beside them.
 const MEMORY_SHARE: u64 = 2;
@@ -30,8 +30,8 @@ impl<'b> Bench<'b> {
     ///
     /// # Errors
     /// Why the model cannot decode, or that the observer asks to stop.
-    pub fn of_model<M: Model + Sync>(
-        model: &M,
+    pub fn of_model(
+        model: &dyn Model,
         windows: Vec<WindowSpec>,
         options: ContextOptions,
         run: &'b RunSettings,
@@ -54,12 +54,12 @@ impl<'b> Bench<'b> {
     ///
     /// # Errors
     /// Why the model cannot decode, or that the observer asks to stop.
-    pub fn score<M: Model + Sync>(
+    pub fn score(
         &self,
-        model: &M,
+        model: &dyn Model,
         windows: Range<usize>,
         phase: &Phase<'_>,
-        mut on_window: impl FnMut(&[TokenRecord]),
+        on_window: &mut dyn FnMut(&[TokenRecord]),
     ) -> Result<(), Error> {
         let rows = ReferenceRows::kept(&self.rows, windows);
         let sources = context_sources(model, &self.options, self.run);
@@ -83,13 +83,13 @@ impl<'b> Bench<'b> {
 ///
 /// # Errors
 /// What is wrong with the model, the devices or the settings.
-pub fn load_original<'e, E: Engine>(
-    engine: &'e E,
+pub fn load_original<'e>(
+    engine: &'e dyn Engine,
     path: &Path,
     run: &RunSettings,
     n_ctx: Option<u32>,
     watch: &Watch<'_>,
-) -> Result<E::Model<'e>> {
+) -> Result<Box<dyn Model + 'e>> {
     check_parallel(run, engine, path)?;
     connect_devices(engine, run, watch)?;
     let beside = || (largest_context(run, n_ctx, [None; 2]), None);
@@ -100,8 +100,8 @@ pub fn load_original<'e, E: Engine>(
 ///
 /// # Errors
 /// Rows that cannot be computed or read, or that the observer asks to stop.
-pub fn keep_rows<S: LogitSource>(
-    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+pub fn keep_rows(
+    sources: Sources<'_>,
     windows: Vec<WindowSpec>,
     watch: &Watch<'_>,
 ) -> Result<KeptRows, Error> {

@@ -63,15 +63,15 @@ pub fn context_options(
 }
 
 /// Contexts of a model, which are used in turn.
-pub fn context_sources<'m, M: Model + Sync>(
-    model: &'m M,
+pub fn context_sources<'m>(
+    model: &'m dyn Model,
     options: &'m ContextOptions,
     run: &RunSettings,
-) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync + use<'m, M>> {
+) -> Sources<'m> {
     let is_offloaded = model.facts().is_offloaded;
     Sources {
         n: run.n_contexts(is_offloaded) as usize,
-        make: move || Ok(model.decoder(options)?),
+        make: Box::new(move || Ok(Box::new(model.decoder(options)?))),
         device: is_offloaded.then(DeviceClock::default),
         n_windows: options.n_seq as usize,
     }
@@ -82,7 +82,7 @@ pub fn context_sources<'m, M: Model + Sync>(
 ///
 /// # Errors
 /// If it was written to while the weights were read from it.
-pub fn check_files(model: &impl Model, watch: &Watch<'_>) -> Result<(), EngineError> {
+pub fn check_files(model: &dyn Model, watch: &Watch<'_>) -> Result<(), EngineError> {
     let facts = model.facts();
     let what = match model.file_change() {
         None => return Ok(()),
@@ -109,7 +109,7 @@ pub fn is_of_changed_model(error: &anyhow::Error) -> bool {
 
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
 /// are longer than the context that it was trained for.
-pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Result<()> {
+pub fn check_windows(n_ctx: u32, model: &dyn Model, watch: &Watch<'_>) -> Result<()> {
     model.facts().check_window(n_ctx.into())?;
     if let Some(n_ctx_train) = model.facts().n_ctx_train
         && n_ctx > n_ctx_train
@@ -149,8 +149,8 @@ pub fn largest_context(
 /// # Errors
 /// If the engine cannot be started.
 pub fn backend_identity(
-    engine: &impl Engine,
-    model: &impl Model,
+    engine: &dyn Engine,
+    model: &dyn Model,
     options: &ContextOptions,
 ) -> Result<BackendIdentity> {
     let loaded = &model.facts().options;
@@ -176,7 +176,7 @@ pub fn backend_identity(
 
 /// The part of a set-up that is settled before a model is loaded: the rest depends on the model and the
 /// devices.
-pub fn settled_identity(engine: &impl Engine, options: &ContextOptions) -> BackendIdentity {
+pub fn settled_identity(engine: &dyn Engine, options: &ContextOptions) -> BackendIdentity {
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
     identity.flash_attn = Some(options.flash_attn.to_string());
@@ -250,7 +250,7 @@ pub struct Decoding {
 impl Decoding {
     /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window, and `n_ctx`
     /// the reference's, which its windows may be shorter than.
-    pub fn from_model(model: &impl Model, window_rows: u32, n_ctx: u32) -> Self {
+    pub fn from_model(model: &dyn Model, window_rows: u32, n_ctx: u32) -> Self {
         let facts = model.facts();
         let contexts = facts.contexts_like(n_ctx);
         Self {
@@ -433,7 +433,7 @@ impl Split {
 ///
 /// # Errors
 /// If `--parallel` asks for it; what is wrong with the model's file.
-pub fn check_parallel(run: &RunSettings, engine: &impl Engine, path: &Path) -> Result<()> {
+pub fn check_parallel(run: &RunSettings, engine: &dyn Engine, path: &Path) -> Result<()> {
     match run.n_parallel {
         Some(n @ 2..) => {
             let kind = match engine.inspect(path)?.layers {

@@ -27,9 +27,9 @@ use crate::pipeline::{FileRows, NotFinite, Sources, Step, write_reference};
 ///
 /// # Errors
 /// What is wrong with the input, what the new kind cannot hold, and why it cannot be written.
-pub fn convert<E: Engine>(
+pub fn convert(
     settings: &ConvertSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<NewFile> {
     let watch = &Watch::new(observer);

@@ -19,7 +19,7 @@ use super::settings::RunSettings;
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
-pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> {
+pub fn list_devices(servers: &[String], engine: &dyn Engine) -> Result<String> {
     const MIB: u64 = 1024 * 1024;
     engine.add_servers(servers)?;
     let mut text = String::from("Available devices:\n");
@@ -46,7 +46,7 @@ pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<String> 
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
-pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
+pub fn connect_devices(engine: &dyn Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
     engine.add_servers(&run.model.rpc)?;
     warn_without_device(engine, "-ngl", run, run.model.placement(), watch)?;
     if is_slow_build(&engine.devices()?) {
@@ -69,7 +69,7 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
 /// # Errors
 /// If the engine cannot be started.
 pub fn warn_without_device(
-    engine: &impl Engine,
+    engine: &dyn Engine,
     ngl: &str,
     run: &RunSettings,
     placement: Vec<String>,
@@ -95,7 +95,7 @@ pub fn warn_without_device(
 ///
 /// # Errors
 /// A model without any that is to be dequantized, or a copy that does not fit on its disk.
-fn announce_copy(engine: &impl Engine, path: &Path, watch: &Watch<'_>) -> Result<()> {
+fn announce_copy(engine: &dyn Engine, path: &Path, watch: &Watch<'_>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let text = match engine.dequantized_copy(path)? {
         None => format!("{name}: no weights are quantized: it runs as it is"),
@@ -118,13 +118,13 @@ fn announce_copy(engine: &impl Engine, path: &Path, watch: &Watch<'_>) -> Result
 ///
 /// # Errors
 /// Those of [`Engine::load`].
-pub fn load<'e, E: Engine>(
-    engine: &'e E,
+pub fn load<'e>(
+    engine: &'e dyn Engine,
     path: &Path,
     run: &RunSettings,
     beside: impl FnOnce() -> (ContextOptions, Option<SecondModel>),
     watch: &Watch<'_>,
-) -> Result<E::Model<'e>> {
+) -> Result<Box<dyn Model + 'e>> {
     if run.model.is_dequantized {
         announce_copy(engine, path, watch)?;
     }

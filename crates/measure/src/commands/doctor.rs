@@ -32,7 +32,7 @@ pub struct Doctor {
 
 /// Looks at everything, the devices of `servers` (`HOST:PORT`) too. `threads`: those that `kl` decodes
 /// with by default.
-pub fn doctor(servers: &[String], threads: u32, engine: &impl Engine) -> Doctor {
+pub fn doctor(servers: &[String], threads: u32, engine: &dyn Engine) -> Doctor {
     let mut problems = Vec::new();
     for server in servers {
         if let Err(error) = engine.add_servers(std::slice::from_ref(server)) {

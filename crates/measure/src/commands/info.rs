@@ -23,11 +23,11 @@ use super::verify_model::verify_model;
 ///
 /// # Errors
 /// What is wrong with the file, and where. Faults of a model's weights and metadata are findings instead.
-pub fn info<E: Engine>(
+pub fn info(
     path: &Path,
     verify: bool,
     original: Option<&Path>,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Info> {
     let watch = &Watch::new(observer);

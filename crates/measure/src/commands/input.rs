@@ -32,9 +32,9 @@ pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
 ///
 /// # Errors
 /// Those of [`RawInput::plan`], and windows that are too long for the model.
-pub fn plan<M: Model>(
+pub fn plan(
     raw: RawInput<'_>,
-    model: &M,
+    model: &dyn Model,
     selection: &Selection,
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
@@ -76,9 +76,9 @@ pub fn plan<M: Model>(
 ///
 /// # Errors
 /// Those of [`PreparedInput::answer`].
-pub fn complete<M: Model>(
+pub fn complete(
     mut input: PreparedInput,
-    model: &M,
+    model: &dyn Model,
     run: &RunSettings,
     kept: Option<&mut AnswerFile>,
     watch: &Watch<'_>,
@@ -112,7 +112,7 @@ pub fn complete<M: Model>(
 /// reference of `n_ctx`.
 pub fn answer_context(
     run: &RunSettings,
-    model: &impl Model,
+    model: &dyn Model,
     longest: u32,
     n_ctx: u32,
 ) -> ContextOptions {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_engine::{Engine, Model as _, ModelOptions, Vocabulary as _};
+use kl_engine::{Engine, ModelOptions};
 use kl_formats::Reference;
 use kl_report::PromptText;
 
@@ -17,10 +17,10 @@ use super::settings::ComparedVocabulary;
 ///
 /// # Errors
 /// A file without prompts, a model that is not there or has another vocabulary, or damage.
-pub fn prompt_texts<E: Engine>(
+pub fn prompt_texts(
     path: &Path,
     model: Option<&Path>,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Vec<PromptText>> {
     let shown = path.display();

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use kl_engine::{
-    ContextOptions, DeviceKind, Engine, EngineError, GpuLayers, Inspected, Model, SecondModel,
+    ContextOptions, Decoder, DeviceKind, Engine, EngineError, GpuLayers, Inspected, Model,
+    SecondModel,
 };
 use kl_formats::{
     About, BackendIdentity, Kind, Prompts, Reference, ReferenceSummary, Rows, WindowSpec,
@@ -21,8 +22,8 @@ use crate::input::{PreparedInput, RawInput, Selection};
 use crate::pipeline::InputTime;
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
-pub struct RefModel<M> {
-    pub model: M,
+pub struct RefModel<'e> {
+    pub model: Box<dyn Model + 'e>,
     options: ContextOptions,
     pub about: About,
     /// Describes it as sidecars record it.
@@ -40,7 +41,7 @@ pub struct RefModel<M> {
 pub fn expected(
     settings: &ReferenceModel,
     raw: &RawInput<'_>,
-    engine: &impl Engine,
+    engine: &dyn Engine,
 ) -> Result<About> {
     let ReferenceModel { path, input, .. } = settings;
     let Inspected {
@@ -65,14 +66,14 @@ pub fn expected(
 ///
 /// # Errors
 /// What is wrong with the input or the model; those of `check`.
-pub fn load<'e, E: Engine>(
+pub fn load<'e>(
     settings: &ReferenceModel,
     raw: RawInput<'_>,
     evaluation: &EvaluateSettings,
-    engine: &'e E,
+    engine: &'e dyn Engine,
     watch: &Watch<'_>,
     check: &mut dyn FnMut(&About) -> Result<()>,
-) -> Result<RefModel<E::Model<'e>>> {
+) -> Result<RefModel<'e>> {
     let ReferenceModel { path, input, run } = settings;
     announce_memory(settings, evaluation, engine, watch)?;
     let memory_beside = || beside(settings, evaluation, engine);
@@ -89,14 +90,14 @@ pub fn load<'e, E: Engine>(
     let describe = |planned: &PreparedInput, backend: BackendIdentity| {
         input::describe(Kind::Model, path, planned, backend)
     };
-    let planned = input::plan(raw, &model, &selection, watch)?;
+    let planned = input::plan(raw, &*model, &selection, watch)?;
     check(&describe(&planned, BackendIdentity::default()))?;
-    let prepared = input::complete(planned, &model, run, None, watch)?;
+    let prepared = input::complete(planned, &*model, run, None, watch)?;
     // Its context has one window open at a time.
     let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
-    let decoding = Decoding::from_model(&model, most_rows, n_ctx).one_by_one();
+    let decoding = Decoding::from_model(&*model, most_rows, n_ctx).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
-    let about = describe(&prepared, backend_identity(engine, &model, &options)?);
+    let about = describe(&prepared, backend_identity(engine, &*model, &options)?);
     input::announce(&about, watch);
     let input_time = prepared.time();
     let windows = prepared.plan.windows;
@@ -114,7 +115,7 @@ pub fn load<'e, E: Engine>(
 fn announce_memory(
     settings: &ReferenceModel,
     evaluation: &EvaluateSettings,
-    engine: &impl Engine,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
 ) -> Result<()> {
     let ReferenceModel { path, run, .. } = settings;
@@ -152,7 +153,7 @@ fn announce_memory(
 fn beside(
     settings: &ReferenceModel,
     evaluation: &EvaluateSettings,
-    engine: &impl Engine,
+    engine: &dyn Engine,
 ) -> (ContextOptions, Option<SecondModel>) {
     let context = |run| largest_context(run, settings.input.n_ctx, [None; 2]);
     let evaluated = &evaluation.run;
@@ -169,11 +170,11 @@ fn beside(
 }
 
 /// The bytes of a model's files.
-fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64, EngineError> {
+fn file_bytes(engine: &dyn Engine, path: &Path) -> Result<u64, EngineError> {
     Ok(engine.inspect(path)?.identity.file_bytes.unwrap_or(0))
 }
 
-impl<M: Model> RefModel<M> {
+impl RefModel<'_> {
     /// Its windows, whose rows contexts of the model compute.
     pub fn windows(&self) -> Reference {
         let entries = self.windows.iter().map(WindowSpec::entry).collect();
@@ -185,7 +186,7 @@ impl<M: Model> RefModel<M> {
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn decoder(&self) -> Result<M::Decoder<'_>, EngineError> {
+    pub fn decoder(&self) -> Result<Box<dyn Decoder + '_>, EngineError> {
         self.model.decoder(&self.options)
     }
 }

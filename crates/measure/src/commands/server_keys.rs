@@ -94,7 +94,7 @@ pub fn of_sampling(source: &Source, facts: &ModelFacts) -> Option<Warning> {
 
 #[cfg(test)]
 mod tests {
-    use kl_engine::{Engine as _, FakeEngine, Model as _, ModelOptions};
+    use kl_engine::{Engine as _, FakeEngine, ModelOptions};
 
     use super::*;
 
@@ -102,7 +102,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.gguf");
         std::fs::write(&path, "model").unwrap();
-        let model = FakeEngine::default().load(&path, &ModelOptions::default());
+        let engine = FakeEngine::default();
+        let model = engine.load(&path, &ModelOptions::default());
         let mut facts = model.unwrap().facts().clone();
         facts.path = "m.gguf".into();
         let pairs = sampling.iter();

@@ -21,10 +21,10 @@ const CHANGED: &str = "unless that is intended, quantize the original again";
 ///
 /// # Errors
 /// A file that cannot be read, or an original whose weights are not finite.
-pub fn verify_model<E: Engine>(
+pub fn verify_model(
     path: &Path,
     original: Option<&Path>,
-    engine: &E,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
 ) -> Result<Verification> {
     let header = gguf::read(path)?;
@@ -96,10 +96,10 @@ fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
 
 /// The finding that llama.cpp does not load the model, or would crash on it, if that is so. No weights are loaded
 /// to find out, and nothing but causal language models.
-fn refusal<E: Engine>(
+fn refusal(
     path: &Path,
     header: &Gguf,
-    engine: &E,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
 ) -> Result<Option<Finding>, EngineError> {
     if let Some(found) = header.not_a_model() {

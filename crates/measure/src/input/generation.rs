@@ -8,7 +8,7 @@ use std::mem::take;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use kl_engine::{Appended, ContextOptions, Decoder as _, Model, Sampler, top_token};
+use kl_engine::{Appended, ContextOptions, Decoder, Model, Sampler, top_token};
 use kl_formats::Sampling;
 
 use super::AnswerFile;
@@ -46,7 +46,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// A prompt that cannot be tokenized.
-    fn prompt_after<M: Model>(&mut self, model: &M) -> Result<Option<Result<Vec<u32>, String>>> {
+    fn prompt_after(&mut self, model: &dyn Model) -> Result<Option<Result<Vec<u32>, String>>> {
         let parts = self.answer().split_last();
         let ended = parts.filter(|(last, _)| model.is_end_of_generation(**last));
         let said = model.text(ended.map_or(self.answer(), |(_, said)| said));
@@ -65,7 +65,7 @@ impl Dialogue {
     }
 
     /// Adds the token that a row gives to the answer.
-    fn push(&mut self, row: &[f32], model: &impl Model) -> Result<()> {
+    fn push(&mut self, row: &[f32], model: &dyn Model) -> Result<()> {
         let row = &*allowed(row, &model.facts().suppressed_tokens);
         let token = match &mut self.sampler {
             Some(sampler) => sampler.choose(row)?,
@@ -95,7 +95,7 @@ fn allowed<'r>(row: &'r [f32], suppressed: &[u32]) -> Cow<'r, [f32]> {
 
 /// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
 /// and true if it was inserted.
-pub fn with_bos<M: Model>(model: &M, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
+pub fn with_bos(model: &dyn Model, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
     let wanted = model.facts().bos();
     let bos = wanted.filter(|bos| tokens.first() != Some(bos));
     tokens.splice(0..0, bos);
@@ -110,9 +110,9 @@ pub type Answered = BTreeMap<u32, Result<(Vec<u32>, usize), String>>;
 pub type OnGenerated<'s> = &'s mut dyn FnMut(Generated) -> Result<()>;
 
 /// A model and its decoder at work on the answers of conversations.
-pub struct Answering<'a, M: Model> {
-    model: &'a M,
-    decoder: M::Decoder<'a>,
+pub struct Answering<'a> {
+    model: &'a dyn Model,
+    decoder: Box<dyn Decoder + 'a>,
     options: ContextOptions,
     /// Most tokens of an answer.
     most: usize,
@@ -124,13 +124,13 @@ pub struct Answering<'a, M: Model> {
     done: Answered,
 }
 
-impl<'a, M: Model> Answering<'a, M> {
+impl<'a> Answering<'a> {
     /// Creates a context with these options, for answers of at most `most` tokens.
     ///
     /// # Errors
     /// A window that the model cannot have, or not enough memory.
     pub fn new(
-        model: &'a M,
+        model: &'a dyn Model,
         options: ContextOptions,
         (most, sampling): (usize, Option<Sampling>),
         kept: Option<&'a mut AnswerFile>,

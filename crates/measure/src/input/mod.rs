@@ -37,7 +37,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use kl_engine::{Model, Vocabulary};
+use kl_engine::Model;
 use kl_formats::{Groups, Prompts, Provenance, TextIdentity, WindowSpec};
 use kl_report::Warning;
 
@@ -131,9 +131,9 @@ impl<'s> RawInput<'s> {
     /// # Errors
     /// If nothing is left to score, there are fewer windows than parts, or the model or its chat template
     /// refuses the input.
-    pub fn plan<M: Model>(
+    pub fn plan(
         self,
-        model: &M,
+        model: &dyn Model,
         selection: &Selection,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<PreparedInput> {
@@ -196,7 +196,7 @@ pub struct PreparedInput {
 
 impl PreparedInput {
     /// An input without windows, from `source` for this model.
-    fn new<M: Model>(source: &Source, model: &M) -> Self {
+    fn new(source: &Source, model: &dyn Model) -> Self {
         let facts = model.facts();
         Self {
             provenance: Provenance {
@@ -213,11 +213,13 @@ impl PreparedInput {
     }
 
     /// Keeps the windows of the part that is selected, and finds the spans of their answers.
-    pub fn keep_part(&mut self, texts: &impl Vocabulary) {
+    pub fn keep_part(&mut self, model: &dyn Model) {
         self.plan.keep(self.selection.part);
         let (Some(spans), Some(prompts)) = (&self.spans, &mut self.prompts) else {
             return;
         };
+        let bytes_of = |token| model.token_bytes(token).unwrap_or_default();
+        let ends = |token| model.is_end_of_generation(token);
         // The prompts of a conversation have the tools of its first one.
         let (mut next, mut tools) = (0, OfferedTools::default());
         for window in &self.plan.windows {
@@ -228,7 +230,8 @@ impl PreparedInput {
             }
             next = index + 1;
             if let Some(prompt) = prompts.list.get_mut(index) {
-                prompt.spans = spans.of_window(&window.tokens, prompt.n_tokens, &tools, texts);
+                let n_prompt = prompt.n_tokens;
+                prompt.spans = spans.of_window(&window.tokens, n_prompt, &tools, &bytes_of, &ends);
                 if !tools.is_empty() && !window.tokens.is_empty() {
                     self.n_with_tools += 1;
                     self.n_with_calls += u64::from(spans.has_tool_call(&prompt.spans));

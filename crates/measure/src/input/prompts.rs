@@ -36,9 +36,9 @@ const NOTHING_TO_ANSWER: &str = "has nothing to answer: no message of role user 
 ///
 /// # Errors
 /// A prompt's fault, in one line with the file and the prompt's place in it; those of `check`.
-pub fn plan<M: Model>(
+pub fn plan(
     raw: RawInput<'_>,
-    model: &M,
+    model: &dyn Model,
     selection: &Selection,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<PreparedInput> {
@@ -103,10 +103,10 @@ pub fn plan<M: Model>(
 }
 
 /// The way from prompts to their windows.
-struct PromptWindows<'p, M> {
+struct PromptWindows<'p> {
     source: &'p Source,
     templates: Templates,
-    model: &'p M,
+    model: &'p dyn Model,
     /// The windows so far. Tokens that are to be generated are 0, and so are those of prompts that depend
     /// on them.
     input: PreparedInput,
@@ -124,7 +124,7 @@ struct Turn {
     answer: Vec<u32>,
 }
 
-impl<M: Model> PromptWindows<'_, M> {
+impl PromptWindows<'_> {
     /// Adds the windows of a line, which messages call `name`.
     ///
     /// # Errors
@@ -431,9 +431,9 @@ impl PreparedInput {
     ///
     /// # Errors
     /// Those of the model, of `kept` and of `on_step`, and a row without a top token.
-    pub fn answer<M: Model>(
+    pub fn answer(
         &mut self,
-        model: &M,
+        model: &dyn Model,
         mut options: ContextOptions,
         kept: Option<&mut AnswerFile>,
         on_step: OnGenerated<'_>,

@@ -9,7 +9,6 @@ mod offered_tools;
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use kl_engine::Vocabulary;
 use kl_formats::PROMPT_SPAN;
 
 use super::source::{GROUP_NAMES, is_group_name};
@@ -271,26 +270,26 @@ impl Spans {
     }
 
     /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
-    /// tokens. The answer begins at token `n_prompt`; `tools` are offered in its prompt; `texts` gives a token's
-    /// bytes.
+    /// tokens. The answer begins at token `n_prompt`; `tools` are offered in its prompt; `bytes_of` gives
+    /// the bytes of a token, and `ends` tells whether one ends an answer.
     pub fn of_window(
         &self,
         tokens: &[u32],
         n_prompt: u32,
         tools: &OfferedTools,
-        texts: &impl Vocabulary,
+        bytes_of: &dyn Fn(u32) -> Vec<u8>,
+        ends: &dyn Fn(u32) -> bool,
     ) -> Vec<(u32, u32)> {
         let (prompt, answer) = tokens.split_at(tokens.len().min(n_prompt as usize));
         let bytes = |tokens: &[u32]| -> Vec<Vec<u8>> {
-            let bytes = tokens.iter().map(|&token| texts.token_bytes(token));
-            bytes.map(Option::unwrap_or_default).collect()
+            tokens.iter().map(|&token| bytes_of(token)).collect()
         };
         let from = prompt.len().saturating_sub(MARKER_TOKENS);
         let before = bytes(prompt.get(from..).unwrap_or_default()).concat();
         let pieces = bytes(answer);
         let all = pieces.concat();
         // What ends the answer is no part of its last line.
-        let end = (answer.last()).filter(|token| texts.is_end_of_generation(**token));
+        let end = answer.last().filter(|token| ends(**token));
         let n_end = end.and(pieces.last()).map_or(0, Vec::len);
         let answer = Answer {
             bytes: &all,

@@ -35,7 +35,7 @@ impl Templates {
     ///
     /// # Errors
     /// A template that is not valid Jinja, with its file and what to do.
-    pub fn new<M: Model>(raw: &RawInput<'_>, model: &M) -> Result<Self> {
+    pub fn new(raw: &RawInput<'_>, model: &dyn Model) -> Result<Self> {
         let facts = model.facts();
         let (default, tool_use, path) = match (&raw.source.chat_template_file, &raw.template) {
             (Some(path), Some(text)) => (Some(&**text), None, path),
@@ -110,7 +110,7 @@ impl AppliedTemplate {
     ///
     /// # Errors
     /// A text that cannot be tokenized.
-    pub fn end_of_turn<M: Model>(&self, model: &M) -> Result<Option<String>, EngineError> {
+    pub fn end_of_turn(&self, model: &dyn Model) -> Result<Option<String>, EngineError> {
         if let Some(end) = self.end_of_turn.get() {
             return Ok(end.clone());
         }
@@ -130,7 +130,7 @@ impl AppliedTemplate {
 ///
 /// # Errors
 /// A text that cannot be tokenized.
-pub fn end_of_turn<M: Model>(after: &str, model: &M) -> Result<Option<String>, EngineError> {
+pub fn end_of_turn(after: &str, model: &dyn Model) -> Result<Option<String>, EngineError> {
     let tokens = model.tokenize(after, true)?;
     let mut pieces = tokens.iter().enumerate();
     let Some((n_before, end)) = pieces.find(|(_, token)| model.is_end_of_generation(**token))

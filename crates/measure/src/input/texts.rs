@@ -128,9 +128,9 @@ fn instead(path: &Path, first: usize) -> String {
 ///
 /// In chunks, the only text is cut as llama-perplexity does, with one BOS before all of it: into whole
 /// windows whose first token the BOS replaces.
-pub(super) fn plan<M: Model>(
+pub(super) fn plan(
     mut raw: RawInput<'_>,
-    model: &M,
+    model: &dyn Model,
     selection: &Selection,
 ) -> Result<PreparedInput> {
     let (source, bos) = (raw.source, model.facts().bos());

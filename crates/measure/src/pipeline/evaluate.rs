@@ -6,7 +6,7 @@ use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 use kl_stats::score::{RowPair, floor, score};
 
-use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::in_turn::{RowSink, Sources, in_turn};
 use super::reference_rows::ReferenceRows;
 use super::timing::Timing;
 use super::window_rows::OpenWindow;
@@ -33,8 +33,8 @@ pub struct ScoredWindow<M = ()> {
 ///
 /// # Errors
 /// Those of the model, of the file and of `on_step`.
-pub fn evaluate<S: LogitSource, M: Send>(
-    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+pub fn evaluate<M: Send>(
+    sources: Sources<'_>,
     reference: &ReferenceRows<'_>,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<ScoredWindow<M>>) -> Result<(), Error>,

@@ -14,8 +14,11 @@ use kl_system::threads;
 use super::timing::{DeviceClock, Timing, core_wait};
 use super::{Error, Step, locked};
 
+/// Gets some rows of the window with this index; they are gone when it returns.
+pub type UseRows<'u> = dyn FnMut(usize, &[&[f32]]) -> Result<(), Error> + 'u;
+
 /// A source of rows of logits, one window at a time: a model's context, or a file.
-pub trait LogitSource {
+pub trait LogitSource: Send {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
@@ -31,23 +34,15 @@ pub trait LogitSource {
     ///
     /// # Errors
     /// Why the source has no rows, or what `sink` returned.
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error>;
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error>;
 }
 
-impl<D: Decoder> LogitSource for D {
+impl LogitSource for Box<dyn Decoder + '_> {
     fn n_vocab(&self) -> usize {
-        Decoder::n_vocab(self)
+        (**self).n_vocab()
     }
 
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         let mut next = 0;
         while let Some(window) = windows.get(next) {
             let n = self.n_together(&windows[next..]).max(1);
@@ -74,6 +69,9 @@ impl<D: Decoder> LogitSource for D {
     }
 }
 
+/// Creates a source.
+pub type MakeSource<'s> = Box<dyn Fn() -> Result<Box<dyn LogitSource + 's>, Error> + Sync + 's>;
+
 /// The sources of a model's rows: `n` of them, each in a thread of its own, where `make` creates
 /// it.
 ///
@@ -81,25 +79,25 @@ impl<D: Decoder> LogitSource for D {
 /// of one are scored or encoded, the other decodes. (Contexts of one model take turns in
 /// [`Decoder::decode_call`].) The results are the same, in the same order. A source that cannot be created is left out if
 /// another can.
-#[derive(Debug)]
-pub struct Sources<F> {
+pub struct Sources<'s> {
     /// The number of sources.
     pub n: usize,
     /// Creates one.
-    pub make: F,
+    pub make: MakeSource<'s>,
     /// Measures how busy the accelerator is that computes all of their rows, if one does.
     pub device: Option<DeviceClock>,
     /// Windows that each takes at once, for a source that decodes several in a call.
     pub n_windows: usize,
 }
 
-impl<S: Send> Sources<fn() -> S> {
+impl<'s> Sources<'s> {
     /// One source that is there already, whose rows the CPU computes.
-    pub fn ready(source: S) -> Sources<impl Fn() -> Result<S, Error> + Sync> {
+    pub fn ready(source: impl LogitSource + 's) -> Self {
+        let source: Box<dyn LogitSource + 's> = Box::new(source);
         let source = Mutex::new(Some(source));
-        Sources {
+        Self {
             n: 1,
-            make: move || locked(&source).take().ok_or(Error::WorkerLost),
+            make: Box::new(move || locked(&source).take().ok_or(Error::WorkerLost)),
             device: None,
             n_windows: 1,
         }
@@ -140,8 +138,8 @@ pub(super) trait RowSink {
 ///
 /// # Errors
 /// Those of the sources, if none can be created, of the sinks and of the other functions.
-pub(super) fn in_turn<S: LogitSource, K: RowSink>(
-    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+pub(super) fn in_turn<K: RowSink>(
+    sources: Sources<'_>,
     next: impl Fn() -> Result<Option<K>, Error> + Sync,
     on_step: impl FnMut(Step<K::Done>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
@@ -169,7 +167,7 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
             ..Timing::default()
         };
         // The caller waits for all windows in order, so it must hear of a panic, which is printed.
-        let working = || work(&mut source, &next_windows, device, &reports, &mut timing);
+        let working = || work(&mut *source, &next_windows, device, &reports, &mut timing);
         let done = catch_unwind(AssertUnwindSafe(working)).unwrap_or(Err(Error::WorkerLost));
         if let Err(error) = done {
             let _ = reports.send(Err(error));
@@ -216,8 +214,8 @@ pub(super) fn in_turn<S: LogitSource, K: RowSink>(
 type WorkerReport<T> = Step<(u64, T)>;
 
 /// Runs a thread's source over the windows that `next` gives, and notes where its time goes.
-fn work<S: LogitSource, K: RowSink>(
-    source: &mut S,
+fn work<K: RowSink>(
+    source: &mut dyn LogitSource,
     next: &impl Fn() -> Result<(u64, Vec<K>), Error>,
     device: Option<&DeviceClock>,
     reports: &SyncSender<Result<WorkerReport<K::Done>, Error>>,
@@ -235,7 +233,7 @@ fn work<S: LogitSource, K: RowSink>(
         }
         let (before, started, mut in_sinks) = (waited(&sinks), Instant::now(), Duration::ZERO);
         let mut call = device.map(DeviceClock::begin);
-        source.decode(&windows.iter().collect::<Vec<_>>(), |i, rows| {
+        source.decode(&windows.iter().collect::<Vec<_>>(), &mut |i, rows| {
             // The device idles while rows are used.
             call = None;
             let push_started = Instant::now();

@@ -22,7 +22,7 @@ use kl_system::locked;
 use kl_system::threads::NoThread;
 
 pub use evaluate::{ScoredWindow, evaluate};
-pub use in_turn::{LogitSource, Sources};
+pub use in_turn::{LogitSource, MakeSource, Sources, UseRows};
 pub use not_finite::NotFinite;
 pub use reference_rows::{FileRows, ReferenceRows};
 pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};

@@ -15,7 +15,7 @@ use kl_formats::{
 use kl_report::RowsHere;
 use kl_stats::score::RowError;
 
-use super::in_turn::LogitSource;
+use super::in_turn::{LogitSource, UseRows};
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::stream::{ShouldStop, Stream};
 use super::timing::{DeviceClock, Timing};
@@ -491,11 +491,7 @@ impl LogitSource for FileRows<'_, '_> {
 
     /// Hands `sink` the logits of each window's rows, a bounded number at a time: all or some of those of
     /// the file's window with that number. Windows before it are skipped.
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         for (i, window) in windows.iter().enumerate() {
             let wanted = self.windows.get(&window.window).unwrap_or(window);
             let mut found = self.rows.find(wanted.window)?;

@@ -8,7 +8,7 @@ use kl_engine::{Decoder, Head, Outputs};
 use kl_formats::{Calls, CheckRow, Float, States, WindowSpec};
 use kl_stats::score::{RowError, has_softmax};
 
-use super::in_turn::LogitSource;
+use super::in_turn::{LogitSource, UseRows};
 use super::{Error, NotFinite, Step};
 
 /// Rows of a decode call that are compared where not all are.
@@ -21,7 +21,7 @@ const STATE_TYPES: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 /// decode call are computed again from their states and compared with the model's own, and all rows of
 /// that call where these do not agree.
 pub struct StateSource<'m> {
-    decoder: Box<dyn Decoder + Send + 'm>,
+    decoder: Box<dyn Decoder + 'm>,
     /// Computes rows again from the states.
     head: Box<dyn Head + 'm>,
     /// The states as the file's header describes them.
@@ -41,13 +41,9 @@ pub struct StateSource<'m> {
 
 impl<'m> StateSource<'m> {
     /// Takes the states of `decoder`, and computes rows again with `head`.
-    pub fn new(
-        decoder: impl Decoder + Send + 'm,
-        head: Box<dyn Head + 'm>,
-        states: States,
-    ) -> Self {
+    pub fn new(decoder: Box<dyn Decoder + 'm>, head: Box<dyn Head + 'm>, states: States) -> Self {
         Self {
-            decoder: Box::new(decoder),
+            decoder,
             head,
             states,
             check_rows: Vec::new(),
@@ -136,11 +132,7 @@ impl LogitSource for &mut StateSource<'_> {
     }
 
     /// Fails with [`Error::RowMoved`] for the first row that is not the model's own to the bit.
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         let n_embd = self.n_vocab().max(1);
         for (i, window) in windows.iter().enumerate() {
             let mut hand_out =

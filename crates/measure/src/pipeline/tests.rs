@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_engine::{ContextOptions, Engine, FakeDecoder, FakeEngine};
+use kl_engine::{ContextOptions, Decoder, Engine, FakeDecoder, FakeEngine};
 use kl_formats::{
     About, Calls, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer,
 };
@@ -36,11 +36,11 @@ pub(super) fn plan(score: ScoreFrom) -> Plan {
     Plan::cut(&tokens, &source, Some(1))
 }
 
-pub(super) fn fake(seed: u64, n_batch: usize) -> FakeDecoder {
+pub(super) fn fake(seed: u64, n_batch: usize) -> Box<dyn Decoder> {
     fake_with(N_VOCAB, seed, n_batch)
 }
 
-fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> FakeDecoder {
+fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> Box<dyn Decoder> {
     let engine = FakeEngine {
         n_vocab: n_vocab as u32,
         ..FakeEngine::default()
@@ -50,7 +50,8 @@ fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> FakeDecoder {
         calls: Calls::new(n_batch, n_batch),
         ..ContextOptions::default()
     };
-    FakeDecoder::new(seed, &options, &engine, Path::new("fake"))
+    let path = Path::new("fake");
+    Box::new(FakeDecoder::new(seed, &options, &engine, path))
 }
 
 fn about(kind: Kind, plan: &Plan) -> About {
@@ -137,12 +138,14 @@ fn records(
 }
 
 /// So many sources that `make` makes.
-fn sources<F>(n: usize, make: F) -> Sources<F> {
-    let device = None;
+fn sources<'s, S: LogitSource + 's>(
+    n: usize,
+    make: impl Fn() -> Result<S, Error> + Sync + 's,
+) -> Sources<'s> {
     Sources {
         n,
-        make,
-        device,
+        make: Box::new(move || Ok(Box::new(make()?))),
+        device: None,
         n_windows: n,
     }
 }
@@ -151,7 +154,7 @@ fn sources<F>(n: usize, make: F) -> Sources<F> {
 fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
     let rows = |window: &WindowSpec, seed| {
         let mut all: Vec<Vec<f32>> = Vec::new();
-        let sink = |_: usize, rows: &[&[f32]]| {
+        let sink = &mut |_: usize, rows: &[&[f32]]| {
             all.extend(rows.iter().map(|row| row.to_vec()));
             Ok::<(), Error>(())
         };

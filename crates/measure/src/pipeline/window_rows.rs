@@ -21,7 +21,7 @@ use kl_engine::{Decoder, Head};
 use kl_formats::{NativeReader, ReadBlocks, Row, RowBlock, States, WindowSpec};
 use rayon::prelude::*;
 
-use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::in_turn::{RowSink, Sources, in_turn};
 use super::timing::{DeviceClock, Timing};
 use super::{Error, Pool, Step, locked, rows_per_task};
 
@@ -130,8 +130,8 @@ impl KeptRows {
     ///
     /// # Errors
     /// Those of the source and of `on_rows`.
-    pub fn keep<S: LogitSource>(
-        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+    pub fn keep(
+        sources: Sources<'_>,
         windows: Vec<WindowSpec>,
         mut on_rows: impl FnMut(usize) -> Result<(), Error>,
     ) -> Result<(Self, Timing), Error> {
@@ -340,7 +340,7 @@ fn add(nanoseconds: &AtomicU64, since: Instant) {
 }
 
 /// Contexts of a second model that no window uses.
-pub type FreeContexts<'h> = Pool<Box<dyn Decoder + Send + 'h>>;
+pub type FreeContexts<'h> = Pool<Box<dyn Decoder + 'h>>;
 
 /// A file of hidden states, and the head that makes rows of them: several windows use it in turn, one
 /// product at a time.
@@ -357,7 +357,7 @@ pub(super) enum Computer<'r, 'h> {
     Head(&'r StoredStates<'h>, usize, Option<RowBlock>),
     /// A context of a second model, given back in the end, and where its next decode call starts; `None`
     /// after the last.
-    Model(Box<dyn Decoder + Send + 'h>, Option<usize>),
+    Model(Box<dyn Decoder + 'h>, Option<usize>),
 }
 
 /// The computed rows of a window, and how far they are used.

@@ -16,7 +16,7 @@ use kl_stats::score::has_softmax;
 use kl_system::threads;
 use rayon::prelude::*;
 
-use super::in_turn::{LogitSource, RowSink, Sources, in_turn};
+use super::in_turn::{RowSink, Sources, in_turn};
 use super::timing::Timing;
 use super::{Error, NotFinite, Pool, Step, depth, locked};
 
@@ -41,8 +41,8 @@ pub type WrittenWindow<'w> = (&'w WindowSpec, NotFinite);
 ///
 /// # Errors
 /// Those of the model, of the file and of `on_step`. The output is then incomplete.
-pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
-    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+pub fn write_reference<W: Write + Send + 'static>(
+    sources: Sources<'_>,
     windows: &[WindowSpec],
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<WrittenWindow<'_>>) -> Result<(), Error>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kl_engine::{Engine, Exchange as _, Model as _};
+use kl_engine::{Engine, Model};
 use kl_formats::{Mixture, TokenRecord, WindowSpec, n_rows};
 use kl_measure::commands::bench::{Bench, bytes_of_rows, load_original, memory_for_rows};
 use kl_measure::commands::context::{Decoding, Split, check_files, check_models, context_options};
@@ -38,31 +38,31 @@ const KEPT_BACK: usize = 4;
 const CONTROL_WINDOWS: usize = 4;
 
 /// The original in memory, with its own rows of the text that judges.
-pub struct Judge<'j, E: Engine + 'j> {
+pub struct Judge<'j> {
     inputs: &'j Inputs<'j>,
-    engine: &'j E,
+    engine: &'j dyn Engine,
     source: &'j Source,
-    model: E::Model<'j>,
+    model: Box<dyn Model + 'j>,
     /// The windows that judge a recipe come first; the others are kept back for a second round.
     bench: Bench<'j>,
     n_judging: usize,
 }
 
-impl<'j, E: Engine> Judge<'j, E> {
+impl<'j> Judge<'j> {
     /// Loads the original, and computes its rows of the text.
     ///
     /// # Errors
     /// What is wrong with the text or the model, or rows that do not fit in memory.
     pub fn new(
         inputs: &'j Inputs<'j>,
-        engine: &'j E,
+        engine: &'j dyn Engine,
         path: &Path,
         source: &'j Source,
     ) -> Result<Self> {
         let (run, watch) = (&inputs.settings.run, inputs.watch);
         let raw = input::read(source, watch)?;
         let model = load_original(engine, path, run, source.n_ctx, watch)?;
-        let prepared = input::plan(raw, &model, &Selection::default(), watch)?;
+        let prepared = input::plan(raw, &*model, &Selection::default(), watch)?;
         let text = prepared.provenance.text.as_ref();
         let sha256 = text.and_then(|text| text.sha256.as_ref());
         let mut of_map = inputs.header.text.iter().chain(&inputs.header.texts);
@@ -73,7 +73,7 @@ impl<'j, E: Engine> Judge<'j, E> {
             watch.warn(Warning::new("text_of_map", message));
         }
         let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
-        let decoding = Decoding::from_model(&model, most_rows, n_ctx);
+        let decoding = Decoding::from_model(&*model, most_rows, n_ctx);
         let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
         let (judging, kept_back) = split(prepared.plan.windows, inputs.settings.max_rows);
         let n_judging = judging.len();
@@ -96,9 +96,9 @@ impl<'j, E: Engine> Judge<'j, E> {
         }
         Split::announce(&options, decoding, Some(windows.len()), watch);
         watch.event(&Event::Plan("text", &plan));
-        model.exchange(&Mixture::new(), None)?;
+        model.weights()?.exchange(&Mixture::new(), None)?;
         Ok(Self {
-            bench: Bench::of_model(&model, windows, options, run, watch)?,
+            bench: Bench::of_model(&*model, windows, options, run, watch)?,
             inputs,
             engine,
             source,
@@ -141,7 +141,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         watch.warn_all(left_out_tokens(excluded, n_counted - n_tokens));
         watch.warn_all(few_windows(&clustering, n_windows, "window"));
         self.warn_of_kld(recipe);
-        check_files(&self.model, watch)?;
+        check_files(&*self.model, watch)?;
         Ok(RecipeCheck {
             text_path: self.source.to_string(),
             n_tokens,
@@ -163,7 +163,8 @@ impl<'j, E: Engine> Judge<'j, E> {
         windows: Range<usize>,
         label: &str,
     ) -> Result<Vec<TokenRecord>> {
-        self.model.exchange(mixture, self.inputs.imatrix.as_ref())?;
+        let weights = self.model.weights()?;
+        weights.exchange(mixture, self.inputs.imatrix.as_ref())?;
         self.score(windows, label)
     }
 
@@ -173,7 +174,7 @@ impl<'j, E: Engine> Judge<'j, E> {
         let (n_windows, n_rows) = (windows.len() as u64, bench.n_rows(windows.clone()));
         let phase = &bench.watch.begin(label, Some(n_windows), Some(n_rows));
         let mut records = Vec::new();
-        bench.score(&self.model, windows, phase, |of| {
+        bench.score(&*self.model, windows, phase, &mut |of| {
             records.extend_from_slice(of);
             phase.window(mean(&records));
         })?;
@@ -225,11 +226,12 @@ impl<'j, E: Engine> Judge<'j, E> {
         }
         let n_tokens = n_cells * n_rows;
         let phase = watch.begin("second round", Some(n_cells), Some(n_tokens));
+        let weights = self.model.weights()?;
         let measure = |mixture: &Mixture| -> Result<Option<f64>> {
-            self.model.exchange(mixture, inputs.imatrix.as_ref())?;
+            weights.exchange(mixture, inputs.imatrix.as_ref())?;
             let mut records = Vec::new();
-            let on_window = |of: &[TokenRecord]| records.extend_from_slice(of);
-            bench.score(&self.model, kept_back.clone(), &phase, on_window)?;
+            let on_window = &mut |of: &[TokenRecord]| records.extend_from_slice(of);
+            bench.score(&*self.model, kept_back.clone(), &phase, on_window)?;
             let mean = mean(&records);
             phase.window(mean);
             Ok(mean)
@@ -357,7 +359,7 @@ fn mean(records: &[TokenRecord]) -> Option<f64> {
 }
 
 /// The bytes of a model's files.
-pub fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64> {
+pub fn file_bytes(engine: &dyn Engine, path: &Path) -> Result<u64> {
     let bytes = engine.inspect(path)?.identity.file_bytes;
     bytes.with_context(|| format!("--like {}: its size is not known", path.display()))
 }

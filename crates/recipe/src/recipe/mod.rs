@@ -35,9 +35,9 @@ struct Inputs<'i> {
 ///
 /// # Errors
 /// What is wrong with the map or the model, or a goal that nothing reaches.
-pub fn recipe<E: Engine>(
+pub fn recipe(
     settings: &RecipeSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<(RecipeReport, Option<Imatrix>)> {
     let watch = &Watch::new(observer);
@@ -76,7 +76,7 @@ pub fn recipe<E: Engine>(
 /// Reads a recipe's inputs: the map, the importance matrix and the original, which must belong together.
 fn read<'i>(
     settings: &'i RecipeSettings,
-    engine: &impl Engine,
+    engine: &dyn Engine,
     watch: &'i Watch<'i>,
 ) -> Result<Inputs<'i>> {
     let mut map = read_map(settings, watch)?;
@@ -173,7 +173,7 @@ fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<
 }
 
 /// The goal of the recipe: clap requires one of the flags.
-fn goal(settings: &RecipeSettings, engine: &impl Engine) -> Result<Goal> {
+fn goal(settings: &RecipeSettings, engine: &dyn Engine) -> Result<Goal> {
     if let Some(path) = &settings.like {
         return Ok(Goal::Size(file_bytes(engine, path)?));
     }
@@ -226,11 +226,11 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
 ///
 /// # Errors
 /// Why the quantizer refuses, a file that cannot be written, or one that is not as stated.
-pub fn quantize<E: Engine>(
+pub fn quantize(
     settings: &RecipeSettings,
     recipe: &Recipe,
     imatrix: Option<&Imatrix>,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<()> {
     let (Some(path), Some(target)) = (&settings.model, &settings.quantize) else {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_engine::{Imatrix, Model};
+use kl_engine::{Imatrix, Model, Weights};
 use kl_formats::{Cell, MapWriter, Mixture, SensitivityMap, TokenRecord};
 use kl_measure::commands::bench::Bench;
 use kl_measure::commands::context::{check_files, is_of_changed_model};
@@ -30,9 +30,10 @@ const ROWS_FOR_ERRORS: usize = 64;
 const OTHER_MODEL: f64 = 1e-3;
 
 /// A loaded original with its rows, and the map that grows.
-pub struct Measurement<'r, M> {
+pub struct Measurement<'r> {
     pub settings: &'r SensitivitySettings,
-    pub model: &'r M,
+    pub model: &'r dyn Model,
+    pub weights: &'r dyn Weights,
     pub bench: Bench<'r>,
     pub imatrix: Option<&'r Imatrix>,
     pub original: &'r Original,
@@ -40,7 +41,7 @@ pub struct Measurement<'r, M> {
     pub writer: MapWriter<File>,
 }
 
-impl<M: Model + Sync> Measurement<'_, M> {
+impl Measurement<'_> {
     /// Measures all cells of this run's part that the map lacks, sorts the lines as in any map of these cells,
     /// and gives the file its name.
     ///
@@ -118,8 +119,8 @@ impl<M: Model + Sync> Measurement<'_, M> {
         if !kinds.contains(&tensor.measured_type) {
             kinds.push(tensor.measured_type);
         }
-        let (model, n_rows) = (self.model, ROWS_FOR_ERRORS);
-        let errors = model.weight_errors(name, &kinds, self.imatrix, n_rows)?;
+        let (weights, n_rows) = (self.weights, ROWS_FOR_ERRORS);
+        let errors = weights.errors(name, &kinds, self.imatrix, n_rows)?;
         Ok(writer.write_errors(name, &kinds.into_iter().zip(errors).collect())?)
     }
 
@@ -240,17 +241,18 @@ impl<M: Model + Sync> Measurement<'_, M> {
         windows: Range<usize>,
         phase: &Phase<'_>,
     ) -> Result<Cell, Error> {
-        self.model.exchange(exchanged, self.imatrix)?;
+        self.weights.exchange(exchanged, self.imatrix)?;
         let mut cell = Cell {
             exchanged: exchanged.clone(),
             from: windows.start,
             ..Cell::default()
         };
-        self.bench.score(self.model, windows, phase, |records| {
-            let (kld, n_tokens) = sum(records);
-            cell.klds.push(kld);
-            cell.n_tokens.push(n_tokens);
-        })?;
+        self.bench
+            .score(self.model, windows, phase, &mut |records| {
+                let (kld, n_tokens) = sum(records);
+                cell.klds.push(kld);
+                cell.n_tokens.push(n_tokens);
+            })?;
         Ok(cell)
     }
 }

@@ -10,7 +10,7 @@ mod windows;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use kl_engine::{Engine, Exchange as _, Imatrix, Model as _};
+use kl_engine::{Engine, Imatrix};
 use kl_formats::{MAP_VERSION, MapHeader, MapWindow, ReferenceSummary};
 use kl_measure::commands::bench::load_original;
 use kl_measure::commands::observer::{Observer, Watch};
@@ -37,9 +37,9 @@ pub struct Mapped {
 /// # Errors
 /// What is wrong with the model, the text, the reference or the output, or a model whose results move
 /// from call to call. A map that was cut off keeps its cells, for `--resume`.
-pub fn sensitivity<E: Engine>(
+pub fn sensitivity(
     settings: &SensitivitySettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Mapped> {
     let watch = &Watch::new(observer);
@@ -52,20 +52,22 @@ pub fn sensitivity<E: Engine>(
     let mut output = Output::create(settings)?;
     let (path, run) = (&settings.model, &settings.run);
     let model = load_original(engine, path, run, opened.n_ctx(), watch)?;
-    original.keep(&model.exchangeable()?)?;
-    original.mark(&model.unmeasured()?);
-    let windows = opened.draw(settings, engine, &model, output.begun(), watch)?;
+    let weights = model.weights()?;
+    original.keep(&weights.exchangeable()?)?;
+    original.mark(&weights.unmeasured()?);
+    let windows = opened.draw(settings, engine, &*model, output.begun(), watch)?;
     let header = header(&original, &windows, imatrix)?;
     let finished = output.finished(&header)?;
     let was_whole = finished.is_some();
     let map = match finished {
         Some(map) => map,
         None => {
-            let bench = windows.keep(run, &model, watch)?;
+            let bench = windows.keep(run, &*model, watch)?;
             let (file, writer) = output.begin(header)?;
             let measurement = Measurement {
                 settings,
-                model: &model,
+                model: &*model,
+                weights,
                 bench,
                 imatrix,
                 original: &original,

@@ -57,7 +57,7 @@ impl Original {
     /// If the model is quantized, cannot have the types, or has no tensor to measure.
     pub fn inspect(
         settings: &SensitivitySettings,
-        engine: &impl Engine,
+        engine: &dyn Engine,
         imatrix: Option<&Imatrix>,
         watch: &Watch<'_>,
     ) -> Result<Self> {

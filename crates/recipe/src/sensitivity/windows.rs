@@ -78,11 +78,11 @@ impl<'s> Opened<'s> {
     ///
     /// # Errors
     /// Windows that the model cannot decode, another vocabulary, or too little memory.
-    pub fn draw<E: Engine>(
+    pub fn draw(
         self,
         settings: &SensitivitySettings,
-        engine: &E,
-        model: &E::Model<'_>,
+        engine: &dyn Engine,
+        model: &dyn Model,
         begun: Option<(&BackendIdentity, usize)>,
         watch: &Watch<'_>,
     ) -> Result<Windows> {
@@ -138,7 +138,7 @@ impl<'s> Opened<'s> {
     fn all(
         self,
         settings: &SensitivitySettings,
-        model: &impl Model,
+        model: &dyn Model,
         watch: &Watch<'_>,
     ) -> Result<(Vec<WindowSpec>, About, Option<Reference>)> {
         match self {
@@ -168,10 +168,10 @@ impl Windows {
     ///
     /// # Errors
     /// Rows that cannot be computed or read, or that the observer asks to stop.
-    pub fn keep<'k, M: Model + Sync>(
+    pub fn keep<'k>(
         self,
         run: &'k RunSettings,
-        model: &M,
+        model: &dyn Model,
         watch: &'k Watch<'k>,
     ) -> Result<Bench<'k>> {
         let (windows, options) = (self.windows, self.options);

@@ -9,7 +9,7 @@ use super::quantize::write;
 use super::quantizer_rules::{MODELS, kind};
 use super::*;
 use crate::gguf;
-use crate::{EngineError, Exchange, SplitMode, needs_imatrix};
+use crate::{EngineError, SplitMode, Weights, needs_imatrix};
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../../../../../tests/program/gguf.rs"]
@@ -18,12 +18,11 @@ use made::Gguf;
 
 /// Loads a model on the CPU so that its weights can be exchanged, and lie as in its file.
 fn exchangeable(path: &Path) -> LlamaCppModel<'static> {
-    hush();
     let options = ModelOptions {
         is_exchangeable: true,
         ..ModelOptions::default()
     };
-    ENGINE.load(path, &options).unwrap()
+    load_with(path, &options)
 }
 
 /// The bits of all logits of a window.
@@ -254,11 +253,11 @@ fn what_cannot_be_exchanged_is_refused_in_one_line() {
         let message = model.exchange(&mixture, imatrix).unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
         assert!(!message.contains('\n'), "{message}");
-        let errors = model.weight_errors(name, &[kind(to)], imatrix, 9);
+        let errors = model.errors(name, &[kind(to)], imatrix, 9);
         assert_eq!(errors.unwrap_err().to_string(), message);
     }
     let mapped = load(&fixture(tiny));
-    let message = mapped.exchangeable().unwrap_err().to_string();
+    let message = mapped.weights().err().unwrap().to_string();
     assert!(message.contains("was not loaded to exchange"), "{message}");
     let split = ModelOptions {
         is_exchangeable: true,
@@ -321,7 +320,7 @@ fn errors_of_weights_are_those_of_the_written_file() {
                     weights += value * original[i].powi(2);
                 }
             }
-            let found = model.weight_errors(name, &kinds, imatrix, most).unwrap();
+            let found = model.errors(name, &kinds, imatrix, most).unwrap();
             let ratio = found[0] / (errors / weights);
             assert!((ratio - 1.0).abs() < 1e-5, "{found:?} {ratio}");
             assert_eq!(found[1], 0.0);

@@ -15,7 +15,7 @@ fn appended(sequence: usize, tokens: &[u32], start: usize) -> Appended<'_> {
 /// Appends `n` top tokens to each of these texts, all in one call, after each was decoded by itself in
 /// calls of `n_batch` tokens. Returns the texts, and the last row of each.
 pub fn grow(
-    decoder: &mut impl Decoder,
+    decoder: &mut dyn Decoder,
     texts: &[Vec<u32>],
     n: usize,
     n_batch: usize,
@@ -76,8 +76,8 @@ fn texts_grow_together_as_they_do_alone() {
             };
             let mut decoder = model.decoder(&options).unwrap();
             // What a sequence held before leaves no trace.
-            grow(&mut decoder, &texts[8 - n..], 5, 64);
-            grow(&mut decoder, &texts[first..first + n], 40, 64)
+            grow(&mut *decoder, &texts[8 - n..], 5, 64);
+            grow(&mut *decoder, &texts[first..first + n], 40, 64)
         };
         let (all, rows) = grown(0, 8);
         for (first, n) in [(0, 1), (5, 1), (0, 2), (2, 4)] {
@@ -110,7 +110,7 @@ fn two_texts_of_a_quantized_model_grow_together_as_they_do_alone() {
                 shows_states: false,
                 ..options(64, 64)
             };
-            grow(&mut model.decoder(&options).unwrap(), texts, 40, 64)
+            grow(&mut *model.decoder(&options).unwrap(), texts, 40, 64)
         };
         let (both, rows) = grown(&texts);
         for i in [0, 1] {

@@ -46,7 +46,7 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
         let model = ENGINE.load(&path, &other).unwrap();
         assert!(!model.facts().is_offloaded);
         assert_eq!(model.facts().options.n_gpu_layers, GpuLayers::Count(0));
-        let rows = plain_rows(&model, &options(64, 64), &window);
+        let rows = plain_rows(&*model, &options(64, 64), &window);
         for (row, expected) in rows.iter().zip(&expected) {
             assert_eq!(bits(row), bits(expected), "{other:?}");
         }

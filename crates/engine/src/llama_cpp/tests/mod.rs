@@ -22,7 +22,7 @@ use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{ContextOptions, Decoder, Engine, Head, Model};
+use crate::{ContextOptions, Engine, Head, Model};
 
 /// Logical and physical batches: one token, less than a window, all of it, and several physical
 /// batches in a call.
@@ -47,11 +47,16 @@ fn hush() {
 }
 
 pub(super) fn load(path: &Path) -> LlamaCppModel<'static> {
-    hush();
-    ENGINE.load(path, &ModelOptions::default()).unwrap()
+    load_with(path, &ModelOptions::default())
 }
 
-fn window(model: &impl Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
+fn load_with(path: &Path, options: &ModelOptions) -> LlamaCppModel<'static> {
+    hush();
+    ENGINE.backend().unwrap();
+    LlamaCppModel::load(&ENGINE, path, options).unwrap()
+}
+
+fn window(model: &dyn Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
     let n_vocab = model.facts().n_vocab;
     let token = |i: u32| i.wrapping_mul(2_654_435_761) % n_vocab;
     WindowSpec {
@@ -73,7 +78,7 @@ fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
 }
 
 /// The section of a file that holds a model's head.
-fn section(model: &impl Model) -> impl Read {
+fn section(model: &dyn Model) -> impl Read {
     model.read_head().unwrap()
 }
 
@@ -82,7 +87,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
 }
 
 /// The rows of a window, as a context without a callback decodes them.
-fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec) -> Vec<Vec<f32>> {
+fn plain_rows(model: &dyn Model, options: &ContextOptions, window: &WindowSpec) -> Vec<Vec<f32>> {
     let options = ContextOptions {
         shows_states: false,
         ..options.clone()
@@ -101,7 +106,7 @@ fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec)
 /// Checks that each row that a head computes is the model's own, to the bit, and that the states are
 /// the same where the graph ends before the head.
 #[track_caller]
-fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &WindowSpec) {
+fn check(model: &dyn Model, head: &mut dyn Head, batch: (u32, u32), window: &WindowSpec) {
     let options = options(batch.0, batch.1);
     let n_vocab = model.facts().n_vocab as usize;
     let expected = plain_rows(model, &options, window);
@@ -209,7 +214,7 @@ fn a_context_that_shows_states_continues_a_text() {
             }
         }
         let text = [window.tokens[..9].to_vec()];
-        generation::grow(&mut decoder, &text, 12, 7).0
+        generation::grow(&mut *decoder, &text, 12, 7).0
     };
     assert_eq!(continued(true), continued(false));
 }

@@ -39,9 +39,9 @@ const ROW_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// What is wrong with the model, the text or the devices, and rows that are not finite with plain settings.
-pub fn check<E: Engine>(
+pub fn check(
     settings: &CheckSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Check> {
     let watch = &Watch::new(observer);
@@ -54,7 +54,7 @@ pub fn check<E: Engine>(
     };
     connect_devices(engine, &settings.run, watch)?;
     let model = engine.load(path, &on_cpu())?;
-    let windows = windows(settings, raw, &model, watch)?;
+    let windows = windows(settings, raw, &*model, watch)?;
     let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
     let cells = Cells {
         run: &settings.run,
@@ -66,10 +66,10 @@ pub fn check<E: Engine>(
     };
     let (plain, all) = (cells.plain(), cells.all());
     let context = plain.context.clone();
-    let bench = Bench::of_model(&model, windows, context, &settings.run, watch)?;
-    let mut checking = Checking::begin(engine, &model, &cells, &all, bench)?;
+    let bench = Bench::of_model(&*model, windows, context, &settings.run, watch)?;
+    let mut checking = Checking::begin(engine, &*model, &cells, &all, bench)?;
     let (cells, skipped) = checking.check_all(all)?;
-    check_files(&model, watch)?;
+    check_files(&*model, watch)?;
     let is_wrong = cells.iter().any(|cell| cell.verdict == CellVerdict::Wrong);
     Ok(Check {
         versions: Versions::default(),
@@ -96,7 +96,7 @@ pub fn check<E: Engine>(
 fn windows(
     settings: &CheckSettings,
     raw: RawInput<'_>,
-    model: &impl Model,
+    model: &dyn Model,
     watch: &Watch<'_>,
 ) -> Result<Vec<WindowSpec>> {
     let facts = model.facts();
@@ -127,7 +127,7 @@ fn n_together(settings: &CheckSettings, windows: &[WindowSpec], facts: &ModelFac
 }
 
 /// The devices to check, by name: those that the user names, or all.
-fn devices(settings: &CheckSettings, engine: &impl Engine) -> Result<Vec<String>> {
+fn devices(settings: &CheckSettings, engine: &dyn Engine) -> Result<Vec<String>> {
     let mut gpus = engine.devices()?;
     gpus.retain(|device| device.kind.is_gpu());
     let mut all = Vec::from_iter(gpus.into_iter().map(|device| device.name));
@@ -150,10 +150,10 @@ struct Seen {
 }
 
 /// A check under way.
-struct Checking<'m, 'c, E: Engine + 'c> {
-    engine: &'c E,
+struct Checking<'m, 'c> {
+    engine: &'c dyn Engine,
     /// The model on the CPU.
-    model: &'m E::Model<'c>,
+    model: &'m dyn Model,
     bench: Bench<'c>,
     phase: Phase<'c>,
     /// The windows whose layers are compared, ...
@@ -166,11 +166,11 @@ struct Checking<'m, 'c, E: Engine + 'c> {
     noise: Seen,
 }
 
-impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
+impl<'m, 'c> Checking<'m, 'c> {
     /// Begins to check these settings: runs the plain ones with noise.
     fn begin(
-        engine: &'c E,
-        model: &'m E::Model<'c>,
+        engine: &'c dyn Engine,
+        model: &'m dyn Model,
         cells: &Cells<'_>,
         all: &[CheckSetting],
         bench: Bench<'c>,
@@ -213,7 +213,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     ) -> Result<(Vec<CheckedCell>, Vec<SkippedCell>)> {
         let (on_cpu, watch) = (self.model, self.bench.watch);
         let (mut checked, mut skipped) = (Vec::new(), Vec::new());
-        let mut loaded: Option<(ModelOptions, E::Model<'c>)> = None;
+        let mut loaded: Option<(ModelOptions, Box<dyn Model + 'c>)> = None;
         for cell in all {
             // A device holds one model at a time.
             loaded = loaded.filter(|(options, _)| *options == cell.model);
@@ -225,7 +225,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
                     let placed = load(self.engine, path, &run, || (context, None), watch)?;
                     loaded = Some((run.model, placed));
                 }
-                let model = loaded.as_ref().map_or(on_cpu, |(_, model)| model);
+                let model = loaded.as_ref().map_or(on_cpu, |(_, model)| &**model);
                 self.check(model, &cell)
             };
             match check() {
@@ -249,7 +249,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
 
     fn trace(
         &self,
-        model: &E::Model<'c>,
+        model: &dyn Model,
         cell: &CheckSetting,
         nodes: Nodes,
     ) -> Result<Vec<TracedNode>> {
@@ -261,11 +261,11 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &E::Model<'c>, cell: &CheckSetting) -> Result<Seen> {
+    fn see(&mut self, model: &dyn Model, cell: &CheckSetting) -> Result<Seen> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
-        self.bench.score(model, windows, &self.phase, |of| {
+        self.bench.score(model, windows, &self.phase, &mut |of| {
             records.extend_from_slice(of)
         })?;
         let own = added(self.trace(model, cell, Nodes::LayerOutputs)?);
@@ -276,7 +276,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     }
 
     /// Runs a setting and judges its differences by those that noise makes.
-    fn check(&mut self, model: &E::Model<'c>, cell: &CheckSetting) -> Result<CheckedCell> {
+    fn check(&mut self, model: &dyn Model, cell: &CheckSetting) -> Result<CheckedCell> {
         let (seen, noise) = (self.see(model, cell)?, &self.noise);
         let mut layers = seen.layers.iter().zip(&noise.layers);
         let wrong = layers.find(|(layer, noise)| layer.exceeds(noise));
@@ -303,7 +303,7 @@ impl<'m, 'c, E: Engine> Checking<'m, 'c, E> {
     /// Finds the first node of a layer that is wrong.
     fn look_into(
         &self,
-        model: &E::Model<'c>,
+        model: &dyn Model,
         cell: &CheckSetting,
         layer: Option<u32>,
         noise: &NodeDifference,

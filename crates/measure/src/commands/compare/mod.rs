@@ -33,9 +33,9 @@ use pairs::{Side, WindowPair, pair};
 ///
 /// # Errors
 /// What is wrong with the reference. A file that cannot be compared is listed in the report.
-pub fn compare<E: Engine + Sync>(
+pub fn compare(
     settings: &CompareSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
@@ -95,9 +95,9 @@ pub fn compare<E: Engine + Sync>(
 
 /// Compares one file with the `reference`, which has these `windows`. Sidecars get `header`, completed by the
 /// file's own facts. `engine` computes rows of hidden states.
-fn compare_one<E: Engine + Sync>(
+fn compare_one(
     settings: &CompareSettings,
-    engine: &E,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
     subject: &Subject,
     reference: Reference,

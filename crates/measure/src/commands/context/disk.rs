@@ -2,7 +2,7 @@
 //! physical batch, so a batch holds as many windows as there is room for.
 
 use anyhow::Result;
-use kl_engine::{ContextOptions, Decoder as _, DeviceKind, Engine, Model, ModelFacts};
+use kl_engine::{ContextOptions, DeviceKind, Engine, Model, ModelFacts};
 use kl_formats::{BackendIdentity, Calls};
 use kl_report::number::{bytes, count_of, duration};
 
@@ -29,12 +29,12 @@ impl ReadFromDisk {
     ///
     /// # Errors
     /// If the engine cannot be started, or a context of one window not be created.
-    pub fn recognize<M: Model>(
+    pub fn recognize(
         options: &mut ContextOptions,
         run: &RunSettings,
         (decoding, n_windows): (Decoding, Option<usize>),
         begun: Option<&BackendIdentity>,
-        (engine, model): (&impl Engine, &M),
+        (engine, model): (&dyn Engine, &dyn Model),
     ) -> Result<Option<Self>> {
         let devices = engine.devices()?;
         let free = |is_counted: fn(DeviceKind) -> bool| {

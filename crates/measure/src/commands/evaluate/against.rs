@@ -8,9 +8,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_engine::{
-    ContextOptions, Decoder as _, Engine, EngineError, GpuLayers, Layers, Model, Vocabulary,
-};
+use kl_engine::{ContextOptions, Engine, EngineError, GpuLayers, Layers, Model};
 use kl_formats::{About, ModelIdentity, Reference, SidecarHeader, States};
 use kl_report::{ReferenceInfo, Report, RowsHere};
 use kl_system::locked;
@@ -28,24 +26,24 @@ use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
 use crate::commands::reference::{EvaluatedEntries, check_vocabulary, open_again, open_rows};
 use crate::commands::settings::{EvaluateSettings, RunSettings, Subject};
-use crate::pipeline::{DeviceClock, Error, Sources};
+use crate::pipeline::{DeviceClock, Error, MakeSource, Sources};
 
 /// The evaluations of a run, all against one reference.
-pub struct Against<'r, 'e, E: Engine> {
+pub struct Against<'r, 'e> {
     pub settings: &'r EvaluateSettings,
-    pub engine: &'e E,
+    pub engine: &'e dyn Engine,
     pub watch: &'r Watch<'r>,
     /// The reference; of a model that is not loaded yet, what its file shows.
     pub about: About,
     /// The part of the sidecars' header that is the same for all models.
     pub header: SidecarHeader,
     /// The model that runs beside the evaluated ones, if the reference is one and loaded.
-    pub ref_model: Option<&'r RefModel<E::Model<'e>>>,
+    pub ref_model: Option<&'r RefModel<'e>>,
     /// The reference in a pipe, which is open from the start, for the only model.
     pub piped: Cell<Option<Reference>>,
 }
 
-impl<'e, E: Engine> Against<'_, 'e, E> {
+impl<'e> Against<'_, 'e> {
     /// Checks a model and its output before it is loaded, and before hours are spent on the models before
     /// it.
     pub fn look_ahead(&self, subject: &Subject) -> Result<()> {
@@ -123,7 +121,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         &'v self,
         subject: &'v Subject,
         header: SidecarHeader,
-        tokens: Option<&'v dyn Vocabulary>,
+        tokens: Option<&'v dyn Model>,
         check_models: &'v dyn Fn() -> Result<(), Error>,
     ) -> Evaluation<'v> {
         let settings = &self.settings.results;
@@ -154,10 +152,12 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
             }
         }
         needed.dedup();
-        let mut loaded: Option<E::Model<'e>> = None;
+        let mut loaded: Option<Box<dyn Model + 'e>> = None;
         let report = settings.shelf.evaluate(&needed, self.watch, |arrivals| {
             evaluate_each(info, queue, &settings.results, |subject| {
-                let kept = loaded.take().filter(|model| self.is_kept(model, subject));
+                let kept = loaded
+                    .take()
+                    .filter(|model| self.is_kept(&**model, subject));
                 if let Some((evaluation, log)) = self.recall(subject)? {
                     return evaluation.of_recalled(log);
                 }
@@ -179,8 +179,8 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     fn evaluate_one(
         &self,
         subject: &Subject,
-        kept: Option<E::Model<'e>>,
-    ) -> Result<(Evaluated, E::Model<'e>)> {
+        kept: Option<Box<dyn Model + 'e>>,
+    ) -> Result<(Evaluated, Box<dyn Model + 'e>)> {
         let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
         let reference = match (self.ref_model, self.piped.take()) {
             (Some(model), _) => model.windows(),
@@ -190,21 +190,21 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let started = Instant::now();
         let model = kept.map_or_else(|| self.load(subject), Ok)?;
         let begun = sidecar.as_ref();
-        let (header, options) = self.plan(subject, &reference, &model, begun)?;
+        let (header, options) = self.plan(subject, &reference, &*model, begun)?;
         let check_models = || {
-            let reference = self.ref_model.map(|of| &of.model);
-            let mut models = [Some(&model), reference].into_iter().flatten();
+            let reference = self.ref_model.map(|of| &*of.model);
+            let mut models = [Some(&*model), reference].into_iter().flatten();
             Ok(models.try_for_each(|model| check_files(model, self.watch))?)
         };
-        let mut evaluation = self.evaluation(subject, header, Some(&model), &check_models);
+        let mut evaluation = self.evaluation(subject, header, Some(&*model), &check_models);
         evaluation.started = started;
-        let evaluated = self.run(evaluation, sidecar, reference, &model, &options)?;
+        let evaluated = self.run(evaluation, sidecar, reference, &*model, &options)?;
         Ok((evaluated, model))
     }
 
     /// True if a loaded model can be evaluated again as it is. With auto, a smaller cache may leave room
     /// for more layers.
-    fn is_kept(&self, model: &E::Model<'e>, subject: &Subject) -> bool {
+    fn is_kept(&self, model: &dyn Model, subject: &Subject) -> bool {
         let is_auto = self.settings.run.model.n_gpu_layers == GpuLayers::Auto;
         let facts = model.facts();
         let is_same =
@@ -213,7 +213,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     }
 
     /// Loads a model.
-    fn load(&self, subject: &Subject) -> Result<E::Model<'e>> {
+    fn load(&self, subject: &Subject) -> Result<Box<dyn Model + 'e>> {
         let beside = || (self.largest_context(subject), None);
         let run = RunSettings {
             model: subject.with_weights(&self.settings.run.model),
@@ -228,7 +228,7 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         &self,
         subject: &Subject,
         reference: &Reference,
-        model: &E::Model<'e>,
+        model: &dyn Model,
         sidecar: Option<&ClaimedSidecar>,
     ) -> Result<(SidecarHeader, ContextOptions)> {
         let (facts, about, run, watch) =
@@ -288,12 +288,12 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
     }
 
     /// Runs the model over the reference.
-    fn run<'m>(
+    fn run(
         &self,
         mut evaluation: Evaluation<'_>,
         sidecar: Option<ClaimedSidecar>,
         mut reference: Reference,
-        model: &'m E::Model<'e>,
+        model: &dyn Model,
         options: &ContextOptions,
     ) -> Result<Evaluated> {
         let (run, header) = (&self.settings.run, &mut evaluation.header);
@@ -327,16 +327,16 @@ impl<'e, E: Engine> Against<'_, 'e, E> {
         let (contexts, ref_model) = (rows.contexts.clone(), self.ref_model);
         let give_reference = || -> Result<(), EngineError> {
             if let Some(reference) = ref_model {
-                locked(&contexts).push(Box::new(reference.decoder()?));
+                locked(&contexts).push(reference.decoder()?);
             }
             Ok(())
         };
-        let make = || {
+        let make: MakeSource<'_> = Box::new(|| {
             let first = locked(&first).take();
             let decoder = first.map_or_else(|| model.decoder(options), Ok)?;
             give_reference()?;
-            Ok(decoder)
-        };
+            Ok(Box::new(decoder))
+        });
         let is_offloaded = model.facts().is_offloaded;
         let sources = Sources {
             n: run.n_contexts(is_offloaded || ref_is_offloaded) as usize,

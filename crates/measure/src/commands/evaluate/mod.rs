@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_engine::{Engine, FlashAttention, Model as _};
+use kl_engine::{Engine, FlashAttention};
 use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, Rows, SidecarHeader, sniff};
 use kl_report::number::{count, part, short_percent};
 use kl_report::{ReferenceInfo, Report, Warning};
@@ -28,9 +28,9 @@ use against::Against;
 ///
 /// # Errors
 /// What is wrong with the reference. A model that cannot be evaluated is listed in the report.
-pub fn evaluate<E: Engine>(
+pub fn evaluate(
     settings: &EvaluateSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
@@ -48,11 +48,11 @@ pub fn evaluate<E: Engine>(
 }
 
 /// Evaluates every model against a file.
-fn against_file<E: Engine>(
+fn against_file(
     settings: &EvaluateSettings,
     path: &Path,
     n_ctx: Option<u32>,
-    engine: &E,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
     mut queue: Queue<'_>,
 ) -> Result<Report> {
@@ -94,10 +94,10 @@ fn against_file<E: Engine>(
 }
 
 /// Evaluates every model against another, which stays in memory.
-fn against_model<E: Engine>(
+fn against_model(
     settings: &EvaluateSettings,
     model: &ReferenceModel,
-    engine: &E,
+    engine: &dyn Engine,
     watch: &Watch<'_>,
     mut queue: Queue<'_>,
 ) -> Result<Report> {

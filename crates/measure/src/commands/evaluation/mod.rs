@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
-use kl_engine::Vocabulary;
+use kl_engine::Model;
 use kl_formats::{About, Prompt, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
 use kl_report::{
     DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
@@ -25,7 +25,7 @@ use super::output::with_kept;
 use super::parts::StoredEvaluation;
 use super::report::EvaluationRow;
 use super::settings::{ResultSettings, Stats, Subject};
-use crate::pipeline::{self, Error, InputTime, LogitSource, ReferenceRows, Sources, Step, Timing};
+use crate::pipeline::{self, Error, InputTime, ReferenceRows, Sources, Step, Timing};
 use measures::Measured;
 pub use measures::Measures;
 pub use models::{Evaluated, Queue, evaluate_each};
@@ -43,8 +43,8 @@ pub struct Evaluation<'e> {
     /// The header of the sidecar. Its names and the number of its records are filled in.
     pub header: SidecarHeader,
     pub measures: Measures,
-    /// The evaluated model's vocabulary, if there is a model.
-    pub tokens: Option<&'e dyn Vocabulary>,
+    /// The evaluated model, whose vocabulary names tokens, if there is one.
+    pub tokens: Option<&'e dyn Model>,
     /// Checks, after the last row, that the models are those that were loaded.
     pub check_models: &'e dyn Fn() -> Result<(), Error>,
     /// Numbers that these rows cannot give.
@@ -94,11 +94,11 @@ impl Evaluation<'_> {
     ///
     /// A sidecar that cannot be written does not lose the numbers, and an interrupted run reports
     /// on what it has.
-    pub fn run<S: LogitSource>(
+    pub fn run(
         mut self,
         sidecar: Option<ClaimedSidecar>,
         mut rows: ReferenceRows<'_>,
-        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+        sources: Sources<'_>,
     ) -> Result<Evaluated> {
         let loaded = self.started.elapsed();
         self.header.model_path = Some(self.subject.path.display().to_string());
@@ -228,11 +228,11 @@ impl Evaluation<'_> {
     }
 
     /// Scores rows until they end, `--until` is reached, or the observer asks to stop.
-    fn score<S: LogitSource>(
+    fn score(
         &self,
         rows: &ReferenceRows<'_>,
         log: &mut TokenLog,
-        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+        sources: Sources<'_>,
     ) -> Result<RunOutcome, Error> {
         let measures = self.measures;
         let mut outcome = RunOutcome {

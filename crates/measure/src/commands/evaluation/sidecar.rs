@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Error, Result, anyhow};
-use kl_engine::Vocabulary;
+use kl_engine::Model;
 use kl_formats::{
     BackendIdentity, CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts,
@@ -342,14 +342,14 @@ impl TokenLog {
     }
 }
 
-/// The texts of all tokens that records name; none without a vocabulary.
-pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Vocabulary>) -> TokenTexts {
-    let Some(vocabulary) = vocabulary else {
+/// The texts of all tokens that records name; none without a model.
+pub fn texts_of(records: &[TokenRecord], model: Option<&dyn Model>) -> TokenTexts {
+    let Some(model) = model else {
         return TokenTexts::default();
     };
     let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
     let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
-    let text = |token| Some((token, vocabulary.token_bytes(token)?));
+    let text = |token| Some((token, model.token_bytes(token)?));
     tokens.into_iter().filter_map(text).collect()
 }
 

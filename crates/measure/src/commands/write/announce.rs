@@ -1,6 +1,5 @@
 //! The lines that a person reads before a reference is written: model, input, windows, sizes, file.
 
-use kl_engine::Model;
 use kl_formats::Target;
 use kl_report::number::{bytes, count_of};
 
@@ -15,7 +14,7 @@ fn say(watch: &Watch<'_>, name: &str, text: &str) {
 
 /// Describes the model, the input, which part of it is written, and the size of the file in each encoding
 /// where there is a choice.
-pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, watch: &Watch<'_>) {
+pub fn input(choice: &Choice<'_, '_>, watch: &Watch<'_>) {
     announce(&choice.about, watch);
     if choice.input.prompts.is_none() && choice.model.facts().chat_template.is_some() {
         let text = "has a template, which a text does not use; --prompts uses it";
@@ -34,12 +33,7 @@ pub fn input<M: Model + Sync>(choice: &Choice<'_, '_, M>, watch: &Watch<'_>) {
 
 /// States which encoding was chosen and why, how hidden states are stored, and how many rows of a trial they
 /// gave to the bit; then the file to be written, and how many windows an earlier run has left.
-pub fn file<M: Model + Sync>(
-    choice: &Choice<'_, '_, M>,
-    output: &PartialFile,
-    n_whole: usize,
-    watch: &Watch<'_>,
-) {
+pub fn file(choice: &Choice<'_, '_>, output: &PartialFile, n_whole: usize, watch: &Watch<'_>) {
     let target = choice.target;
     let mut encoding = target.encoding().to_string();
     if let Some(states) = &choice.about.states {

@@ -43,11 +43,11 @@ pub fn path(settings: &WriteSettings) -> Result<Option<PathBuf>> {
 ///
 /// # Errors
 /// If the file is of another run, or cannot be read; if the reference cannot.
-pub fn read<E: Engine>(
+pub fn read(
     path: PathBuf,
     settings: &WriteSettings,
-    engine: &E,
-    model: &impl Model,
+    engine: &dyn Engine,
+    model: &dyn Model,
     begun: Option<&NativeReader>,
     watch: &Watch<'_>,
 ) -> Result<AnswerFile> {

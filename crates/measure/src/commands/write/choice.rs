@@ -35,8 +35,8 @@ const MAX_OTHER_SIZES: usize = 16;
 pub const ADVICE: &str = "use --encoding u16";
 
 /// A reference that a run could write, and the ways to store it.
-pub struct Choice<'m, 'a, M> {
-    pub model: &'m M,
+pub struct Choice<'m, 'a> {
+    pub model: &'m dyn Model,
     pub settings: &'a WriteSettings,
     pub input: &'a PreparedInput,
     /// The kind of file, and how it stores rows.
@@ -56,15 +56,15 @@ pub struct Choice<'m, 'a, M> {
     pub about: About,
 }
 
-impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
+impl<'m, 'a> Choice<'m, 'a> {
     /// Plans to store rows in the encoding that was asked for; else in that of the file that an earlier run
     /// has `begun`, or in a default.
     ///
     /// # Errors
     /// If the engine cannot be started.
     pub fn new(
-        engine: &impl Engine,
-        model: &'m M,
+        engine: &dyn Engine,
+        model: &'m dyn Model,
         settings: &'a WriteSettings,
         input: &'a PreparedInput,
         precedents: Precedents<'_>,
@@ -89,8 +89,8 @@ impl<'m, 'a, M: Model + Sync> Choice<'m, 'a, M> {
     /// Plans to store rows as `target` does.
     fn store_in(
         target: Target,
-        engine: &impl Engine,
-        model: &'m M,
+        engine: &dyn Engine,
+        model: &'m dyn Model,
         settings: &'a WriteSettings,
         input: &'a PreparedInput,
         precedents: Precedents<'_>,

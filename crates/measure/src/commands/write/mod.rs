@@ -59,9 +59,9 @@ pub struct Written {
 /// # Errors
 /// What is wrong with the input, the model or the output. A native file that was cut off keeps its
 /// whole windows, for `--resume`.
-pub fn write<E: Engine>(
+pub fn write(
     settings: &WriteSettings,
-    engine: &E,
+    engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Written> {
     let watch = &Watch::new(observer);
@@ -80,17 +80,17 @@ pub fn write<E: Engine>(
     let model = job.load(precedents)?;
     let mut answers = None;
     if let Some(path) = answers_path {
-        let known = answers::read(path, settings, engine, &model, begun, watch);
+        let known = answers::read(path, settings, engine, &*model, begun, watch);
         answers = Some(known?);
     }
-    let input = match job.prepare(raw, &model, precedents, answers.as_mut()) {
+    let input = match job.prepare(raw, &*model, precedents, answers.as_mut()) {
         Err(error) if is_of_changed_model(&error) => {
             job.output.discard();
             return Err(without_answers(answers, error));
         }
         prepared => prepared?,
     };
-    let mut choice = Choice::new(engine, &model, settings, &input, precedents, begun)?;
+    let mut choice = Choice::new(engine, &*model, settings, &input, precedents, begun)?;
     let mut written = Written::default();
     match begun {
         Some(whole) if job.is_whole => {
@@ -122,9 +122,9 @@ fn without_answers(answers: Option<AnswerFile>, error: anyhow::Error) -> anyhow:
 }
 
 /// A reference to write, whose output is claimed.
-struct Job<'j, 'e, E> {
+struct Job<'j, 'e> {
     settings: &'j WriteSettings,
-    engine: &'e E,
+    engine: &'e dyn Engine,
     watch: &'j Watch<'j>,
     output: PartialFile,
     /// The file as an earlier run has left it, for `--resume`.
@@ -133,9 +133,13 @@ struct Job<'j, 'e, E> {
     is_whole: bool,
 }
 
-impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
+impl<'j, 'e> Job<'j, 'e> {
     /// Claims the output, and opens what an earlier run has left of it.
-    fn open(settings: &'j WriteSettings, engine: &'e E, watch: &'j Watch<'j>) -> Result<Self> {
+    fn open(
+        settings: &'j WriteSettings,
+        engine: &'e dyn Engine,
+        watch: &'j Watch<'j>,
+    ) -> Result<Self> {
         let (path, existing) = (&settings.output, settings.existing);
         let may_be_whole = existing == Existing::Resume && !partial_path(path).exists();
         let whole = may_be_whole.then(|| NativeReader::open(path));
@@ -156,7 +160,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
         })
     }
 
-    fn load(&self, precedents: Precedents<'_>) -> Result<E::Model<'e>> {
+    fn load(&self, precedents: Precedents<'_>) -> Result<Box<dyn Model + 'e>> {
         let WriteSettings {
             model, input, run, ..
         } = self.settings;
@@ -169,7 +173,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     fn prepare(
         &self,
         raw: RawInput<'_>,
-        model: &E::Model<'e>,
+        model: &dyn Model,
         precedents: Precedents<'_>,
         mut answers: Option<&mut AnswerFile>,
     ) -> Result<PreparedInput> {
@@ -209,7 +213,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     }
 
     /// Checks the plan of the windows before they are answered.
-    fn check_planned(&self, mut choice: Choice<'_, '_, E::Model<'e>>) -> Result<()> {
+    fn check_planned(&self, mut choice: Choice<'_, '_>) -> Result<()> {
         if let Some(left) = &self.left {
             choice.as_begun(left, true)?;
         }
@@ -236,7 +240,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
 
     /// Chooses what an earlier run has chosen, if it has left windows of this plan. Returns how many of
     /// them are kept: those of whole decode calls.
-    fn continue_begun(&mut self, choice: &mut Choice<'_, '_, E::Model<'e>>) -> Result<usize> {
+    fn continue_begun(&mut self, choice: &mut Choice<'_, '_>) -> Result<usize> {
         let Some(begun) = &mut self.left else {
             return Ok(0);
         };
@@ -251,7 +255,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     }
 
     /// Writes the windows that no earlier run has written.
-    fn write_missing(mut self, mut choice: Choice<'_, '_, E::Model<'e>>) -> Result<Written> {
+    fn write_missing(mut self, mut choice: Choice<'_, '_>) -> Result<Written> {
         let (settings, watch, model) = (self.settings, self.watch, choice.model);
         let n_whole = self.continue_begun(&mut choice)?;
         let windows = &choice.input.plan.windows;
@@ -342,7 +346,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
 
     /// What the time of writing shows of the command: `-n` would make it another run where one has begun, and
     /// changes the time of generating too.
-    fn outlook(&self, choice: &Choice<'_, '_, E::Model<'e>>) -> Outlook {
+    fn outlook(&self, choice: &Choice<'_, '_>) -> Outlook {
         let is_limitable = self.left.is_none()
             && choice.target.kind() != Kind::LlamaCpp
             && self.settings.input.generate.is_none();
@@ -364,7 +368,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     }
 
     /// Reports how the windows are decoded and stored, and refuses a file that does not fit on its disk.
-    fn check_plan(&self, choice: &Choice<'_, '_, E::Model<'e>>, n_whole: usize) -> Result<()> {
+    fn check_plan(&self, choice: &Choice<'_, '_>, n_whole: usize) -> Result<()> {
         let (options, n_windows) = (choice.chosen_options(), choice.input.plan.windows.len());
         Split::announce(options, choice.decoding, Some(n_windows), self.watch);
         if let Some(weights) = choice.read_from_disk {
@@ -378,7 +382,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
     /// Opens the file to continue after the windows that it has, or to begin with the head of hidden states.
     fn open_writer(
         &self,
-        choice: &Choice<'_, '_, E::Model<'e>>,
+        choice: &Choice<'_, '_>,
         hidden: Option<&StateSource<'_>>,
     ) -> Result<Writer<BufWriter<File>>> {
         let (file, path) = (self.output.writer(self.bytes_kept())?, self.output.path());
@@ -395,11 +399,7 @@ impl<'j, 'e, E: Engine> Job<'j, 'e, E> {
 }
 
 /// Why writing stopped, and what is kept of the file.
-fn failed<M: Model + Sync>(
-    choice: &Choice<'_, '_, M>,
-    output: PartialFile,
-    error: Error,
-) -> anyhow::Error {
+fn failed(choice: &Choice<'_, '_>, output: PartialFile, error: Error) -> anyhow::Error {
     let settings = choice.settings;
     match error {
         error @ Error::RowMoved { .. } => {

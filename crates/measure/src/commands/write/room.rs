@@ -1,7 +1,6 @@
 //! The bytes that a reference takes, and the room for them on its disk.
 
 use anyhow::Result;
-use kl_engine::Model;
 use kl_formats::{About, Encoding, Kind, Target, WindowSpec};
 use kl_report::number::{bytes, rounded_down};
 
@@ -9,7 +8,7 @@ use super::choice::{Choice, expected_type};
 use super::default::DefaultEncoding;
 use crate::commands::output::{PartialFile, check_free_space};
 
-impl<M: Model + Sync> Choice<'_, '_, M> {
+impl Choice<'_, '_> {
     /// Most bytes that the file can have, as it is described now.
     pub fn most_bytes(&self) -> u64 {
         self.bytes_in(self.target, &self.about, &self.input.plan.windows)

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use kl_engine::{Engine as _, FakeEngine, FakeModel, ModelOptions};
+use kl_engine::{Engine as _, FakeEngine, ModelOptions};
 use kl_formats::{Calls, Messages, Variables};
 
 use super::*;
@@ -15,16 +15,16 @@ const END: u32 = 7;
 const SUPPRESSED: u32 = 3;
 
 /// A model whose rows have so few entries that answers end soon.
-fn model() -> FakeModel {
+fn model() -> Box<dyn Model> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, "model").unwrap();
-    let engine = FakeEngine {
+    let engine = Box::leak(Box::new(FakeEngine {
         n_vocab: 10,
         end_of_generation: Some(END),
         suppressed_tokens: vec![SUPPRESSED, 99],
         ..FakeEngine::default()
-    };
+    }));
     engine.load(&path, &ModelOptions::default()).unwrap()
 }
 
@@ -77,7 +77,7 @@ fn answered(
         seed,
     });
     let (dialogues, model) = (dialogues.collect(), model());
-    let answering = Answering::new(&model, context, (most, sampling), None, on_step)?;
+    let answering = Answering::new(&*model, context, (most, sampling), None, on_step)?;
     answering.answer(dialogues)
 }
 

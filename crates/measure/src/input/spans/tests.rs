@@ -27,21 +27,9 @@ impl Texts {
 
     fn runs_with(&self, spans: &Spans, n_prompt: usize, tools: &OfferedTools) -> Vec<(u32, u32)> {
         let tokens: Vec<u32> = (0..self.0.len() as u32).collect();
-        spans.of_window(&tokens, n_prompt as u32, tools, self)
-    }
-}
-
-impl Vocabulary for Texts {
-    fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
-        self.0.get(token as usize).cloned()
-    }
-
-    fn is_special(&self, _: u32) -> bool {
-        false
-    }
-
-    fn is_end_of_generation(&self, token: u32) -> bool {
-        self.token_bytes(token).is_some_and(|bytes| bytes == END)
+        let bytes_of = |token| self.0[token as usize].clone();
+        let ends = |token| bytes_of(token) == END;
+        spans.of_window(&tokens, n_prompt as u32, tools, &bytes_of, &ends)
     }
 }
 

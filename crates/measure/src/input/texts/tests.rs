@@ -31,7 +31,7 @@ fn prepared(source: &Source, max_rows: Option<u64>) -> PreparedInput {
         max_rows,
         ..Selection::default()
     };
-    plan(raw, &model, &selection).unwrap()
+    plan(raw, &*model, &selection).unwrap()
 }
 
 /// Each window's number, the one text that its tokens come from, and how many there are.

@@ -1,4 +1,4 @@
-use kl_engine::{ContextOptions, Engine as _, EngineError, FakeEngine, Model as _};
+use kl_engine::{ContextOptions, Engine as _, EngineError, FakeEngine};
 use kl_formats::{About, Header, Kind, Writer};
 
 use super::*;
@@ -38,8 +38,8 @@ fn written_with(after: usize, error: f32) -> (Result<(), Error>, RowError) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");
     std::fs::write(&path, "a model").unwrap();
-    let model = FakeEngine::default().load(&path, &Default::default());
-    let model = model.unwrap();
+    let engine = FakeEngine::default();
+    let model = engine.load(&path, &Default::default()).unwrap();
     let options = ContextOptions {
         n_ctx: 16,
         calls: Calls::new(4, 4),

@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use kl_engine::Model;
-
 use super::*;
 
 /// A device that counts the calls that have begun.
@@ -44,7 +42,7 @@ impl Device {
 /// A source whose calls the device computes.
 struct OnDevice<'d> {
     device: &'d Device,
-    source: FakeDecoder,
+    source: Box<dyn Decoder>,
     kept_until: usize,
 }
 
@@ -63,13 +61,9 @@ impl LogitSource for OnDevice<'_> {
         self.source.n_vocab()
     }
 
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         let (device, kept_until) = (self.device, self.kept_until);
-        self.source.decode(windows, |i, rows| {
+        self.source.decode(windows, &mut |i, rows| {
             let turn = locked(&device.turn);
             device.begin();
             drop(turn);
@@ -90,10 +84,9 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
     let overlaps = |_: &RowPair<'_>| device.wait_for(2);
     let mut n_rows = 0;
     let sources = Sources {
-        n: 2,
-        make: || Ok(device.source(2)),
         device: Some(clock),
         n_windows: 1,
+        ..sources(2, || Ok(device.source(2)))
     };
     let timing = evaluate(sources, &rows, overlaps, |step| {
         if let Step::Window(window) = step {
@@ -111,10 +104,9 @@ fn a_call_begins_before_the_rows_of_the_last_are_written() {
     let plan = plan(ScoreFrom::All);
     let device = Device::default();
     let sources = Sources {
-        n: 2,
-        make: || Ok(device.source(1).kept_until(2)),
         device: Some(DeviceClock::default()),
         n_windows: 1,
+        ..sources(2, || Ok(device.source(1).kept_until(2)))
     };
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
     let written = write_reference(sources, &plan.windows, writer, |_| Ok(())).unwrap();
@@ -181,7 +173,7 @@ fn whoever_fails_the_cause_is_returned() {
 struct Panicking<'d> {
     device: &'d Device,
     is_first: bool,
-    source: FakeDecoder,
+    source: Box<dyn Decoder>,
 }
 
 impl LogitSource for Panicking<'_> {
@@ -189,13 +181,9 @@ impl LogitSource for Panicking<'_> {
         self.source.n_vocab()
     }
 
-    fn decode(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         assert!(!self.is_first, "a fake panic");
-        self.source.decode(windows, |i, rows| {
+        self.source.decode(windows, &mut |i, rows| {
             assert!(self.device.wait_for(1), "the first did not panic");
             sink(i, rows)
         })

@@ -203,7 +203,7 @@ fn a_window_that_is_asked_for_in_part_is_that_of_its_products() {
     let logits = |rows: ReferenceRows<'_>| {
         let rows = rows.at(vec![2]);
         let mut all = Vec::new();
-        let sink = |_: usize, rows: &[&[f32]]| {
+        let sink = &mut |_: usize, rows: &[&[f32]]| {
             all.extend(rows.concat());
             Ok::<_, Error>(())
         };
