@@ -296,6 +296,7 @@ fn times_predicted(check: &CheckedPrediction) -> f64 {
 fn off_by(checks: &[&CheckedPrediction]) -> Option<String> {
     let factor = |of: &&CheckedPrediction| finite(times_predicted(of).ln().abs().exp());
     let factors: Vec<f64> = checks.iter().filter_map(factor).collect();
+    let median = *factors.get(factors.len() / 2)?;
     Some(match factors[..] {
         [] => return None,
         [only] => format!("The prediction is off by a factor of {}.", ratio(only)),
@@ -303,7 +304,7 @@ fn off_by(checks: &[&CheckedPrediction]) -> Option<String> {
             "The predictions are off by factors of {} to {}, in the median {}.",
             ratio(least),
             ratio(most),
-            ratio(factors[factors.len() / 2])
+            ratio(median)
         ),
     })
 }
