@@ -1,6 +1,6 @@
 //! Which tensors of a model hurt when they are quantized, and the mixture of types that hurts least at a size.
 //!
-//! [`sensitivity`] measures a map: what each tensor costs at a type. [`recipe`] chooses a mixture by it, measures that, and
+//! [`sensitivity()`] measures a map: what each tensor costs at a type. [`recipe()`] chooses a mixture by it, measures that, and
 //! writes it. [`mathematics`] is what both rest on: pure functions of a map's cells. [`report`] shows maps and recipes.
 //! The crate measures with `kl_measure`'s bench, and prints nothing.
 //!

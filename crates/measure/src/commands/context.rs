@@ -273,7 +273,7 @@ impl Decoding {
     }
 
     /// The number of answers that grow together, in windows of `n_ctx` tokens: what the user set, else as many
-    /// as [`ANSWERS_N_CTX`] holds; on the CPU no more than give the tokens of one at a time. A model that
+    /// as `ANSWERS_N_CTX` holds; on the CPU no more than give the tokens of one at a time. A model that
     /// decodes its windows one by one answers one by one too.
     pub fn n_answers(self, run: &RunSettings, n_ctx: u32) -> u32 {
         if !self.is_together {
