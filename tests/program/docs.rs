@@ -73,7 +73,7 @@ const RECIPES: &str = "docs/MANY_MACHINES.md";
 
 /// Blocks that no command of their page prints, by page and first words: why.
 const NOT_PRINTED: [(&str, &str, &str); 3] = [
-    ("docs/DESIGN.md", "cli ", "a picture of the modules"),
+    ("docs/DESIGN.md", "src (kl)", "a picture of the crates"),
     ("docs/REFERENCES.md", "u16 ", "formulas"),
     (OTHER_MACHINES, "", "printed on machines with other devices"),
 ];
