@@ -12,6 +12,7 @@ mod band;
 pub mod check;
 pub mod comparison;
 mod condition;
+mod device_time;
 mod doubts;
 pub mod identical_output;
 mod info;
@@ -31,6 +32,7 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, Reason, Verdict, judge, judge_pair};
+pub use device_time::DeviceTime;
 pub use doubts::{
     doubts_of_model, doubts_of_models, empty_groups, faulty_rows, few_windows, left_out_tokens,
     unknown_caches,
@@ -40,9 +42,9 @@ pub use info::{
     Verification, Verified, WeightError, info_text, planned_lines, prompts_text, verified_text,
 };
 pub use result::{
-    ContextMemory, DeviceTime, DivergentToken, Failure, Interrupted, ModelInfo, ModelReport,
-    ModelResult, NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, RowsHere,
-    StatesInfo, TimingInfo, TokenColumns, TopToken, Versions, WorstText, WorstToken, json_text,
+    ContextMemory, DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult,
+    NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, RowsHere, StatesInfo,
+    TimingInfo, TokenColumns, TopToken, Versions, WorstText, WorstToken, json_text,
     notable_core_wait, unit, without_part,
 };
 pub use text::{model_line, text_report};

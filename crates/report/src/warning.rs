@@ -6,7 +6,7 @@ use kl_formats::RowForms;
 use serde::Serialize;
 
 use super::number::count_of;
-use crate::result::DeviceTime;
+use crate::device_time::DeviceTime;
 
 /// Something to know before you trust the numbers. It is described where it is noticed.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 use super::guard::{calls, guarded};
+use super::handle::as_ptr;
 use super::log::last_log_errors;
-use super::model::as_ptr;
 use super::params::context_params;
 use crate::{ContextOptions, ModelOptions};
 

@@ -28,6 +28,7 @@ mod device;
 mod exchange;
 mod ggml;
 mod guard;
+mod handle;
 mod head;
 mod hidden_states;
 mod load_errors;
@@ -42,6 +43,7 @@ mod stored_rows;
 mod tests;
 mod tokenizer;
 mod trace;
+mod vocab;
 mod weights;
 
 pub use decoder::Sampler;

@@ -27,13 +27,15 @@ use super::dequantize;
 use super::device::{GgmlDevice, names};
 use super::exchange::{Weight, disable_graph_reuse};
 use super::guard::{calls, guarded};
+use super::handle::as_ptr;
 use super::head::HeadProduct;
 use super::hidden_states::{Probe, Tap};
 use super::load_errors;
 use super::log::{last_log_errors, while_loading};
 use super::params::ModelParams;
-use super::tokenizer::{piece, tokenize, tokenize_start};
+use super::tokenizer::{tokenize, tokenize_start};
 use super::trace::Tracer;
+use super::vocab::Vocab;
 use super::{LlamaCpp, inspect, layers};
 use crate::dequantized_copy::TemporaryCopy;
 use crate::gguf::{Gguf, sha256_of};
@@ -94,7 +96,7 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
-        (token < self.facts.n_vocab).then(|| piece(&self.inner, token as i32))?
+        (token < self.facts.n_vocab).then(|| Vocab::of(&self.inner).piece(token as i32))?
     }
 
     fn is_special(&self, token: u32) -> bool {
@@ -371,7 +373,7 @@ fn facts(
         if token.0 < 0 {
             return String::new();
         }
-        let bytes = piece(model, token.0).unwrap_or_default();
+        let bytes = Vocab::of(model).piece(token.0).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
@@ -415,12 +417,6 @@ fn facts(
         loaded_bytes: model.size(),
         load_time: Duration::ZERO,
     }
-}
-
-/// llama.cpp's handle of a model.
-pub(super) fn as_ptr(model: &LlamaModel) -> *mut sys::llama_model {
-    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml pins.
-    unsafe { *(&raw const *model).cast::<*mut sys::llama_model>() }
 }
 
 /// The tokens that llama.cpp's own sampler never chooses (`common_sampler_init` in its `sampling.cpp`). It

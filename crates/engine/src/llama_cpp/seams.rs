@@ -12,7 +12,7 @@
 //! [`WITH_LONG_WORDS`]. What is left depends on a few characters around the seam, which are tokenized together and
 //! apart.
 
-use super::tokenizer::Vocab;
+use super::vocab::Vocab;
 use crate::gguf::Gguf;
 
 /// The pre-tokenizers whose words can hold white space.

@@ -232,13 +232,7 @@ impl<'o> Watch<'o> {
 
     /// Begins a piece of work whose progress is shown; what is counted as windows may be another unit.
     pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
-        self.event(&Event::Begin {
-            label,
-            n_windows,
-            n_rows,
-            outlook: None,
-        });
-        Phase { watch: self }
+        self.begin_work(label, n_windows, n_rows, None)
     }
 
     /// Begins a run over the rows of one model.
@@ -249,11 +243,21 @@ impl<'o> Watch<'o> {
         n_rows: Option<u64>,
         outlook: Outlook,
     ) -> Phase<'_> {
+        self.begin_work(label, n_windows, n_rows, Some(outlook))
+    }
+
+    fn begin_work(
+        &self,
+        label: &str,
+        n_windows: Option<u64>,
+        n_rows: Option<u64>,
+        outlook: Option<Outlook>,
+    ) -> Phase<'_> {
         self.event(&Event::Begin {
             label,
             n_windows,
             n_rows,
-            outlook: Some(outlook),
+            outlook,
         });
         Phase { watch: self }
     }

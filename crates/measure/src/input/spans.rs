@@ -271,7 +271,7 @@ impl Spans {
 
     /// Returns the spans of a window's tokens, as runs of tokens: indices into the names, and numbers of
     /// tokens. The answer begins at token `n_prompt`; `tools` are offered in its prompt; `bytes_of` gives
-    /// the bytes of a token, and `ends` tells whether one ends an answer.
+    /// a token's bytes, and `ends` is true for a token that ends an answer.
     pub fn of_window(
         &self,
         tokens: &[u32],
@@ -288,7 +288,7 @@ impl Spans {
         let before = bytes(prompt.get(from..).unwrap_or_default()).concat();
         let pieces = bytes(answer);
         let all = pieces.concat();
-        // What ends the answer is no part of its last line.
+        // The token that ends the answer does not belong to its last line.
         let end = answer.last().filter(|token| ends(**token));
         let n_end = end.and(pieces.last()).map_or(0, Vec::len);
         let answer = Answer {

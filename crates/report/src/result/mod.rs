@@ -10,8 +10,8 @@ use super::number::is_printable;
 use super::warning::Warning;
 
 pub use model::{
-    ContextMemory, DeviceTime, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable,
-    TimingInfo, notable_core_wait, without_part,
+    ContextMemory, Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, TimingInfo,
+    notable_core_wait, without_part,
 };
 pub use reference::{PromptsInfo, ReferenceInfo, RowsHere, StatesInfo, unit};
 pub use tokens::{DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken};

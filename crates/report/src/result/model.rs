@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::tokens::{DivergentToken, PromptReport, TokenColumns};
 use crate::condition::Verdict;
+use crate::device_time::DeviceTime;
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Default, Clone)]
@@ -308,25 +309,6 @@ const MAX_CORE_WAIT: f64 = 0.1;
 /// if that is notable.
 pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
     core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)
-}
-
-/// The use of an accelerator, from the start of the first decode call to the end of the last, in
-/// seconds.
-#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(
-    any(test, feature = "testing"),
-    derive(schemars::JsonSchema),
-    schemars(rename = "DeviceInfo")
-)]
-pub struct DeviceTime {
-    /// A decode call was under way.
-    pub busy_s: f64,
-    /// It waited for the CPU, which scores or encodes rows.
-    pub waited_cpu_s: f64,
-    /// It waited for the reference to be read or written.
-    pub waited_file_s: f64,
-    /// Share of the time in which it was busy.
-    pub busy_share: f64,
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ fn text() -> String {
 /// Checks that a text has the same tokens in pieces of these sizes, from its start. Returns the number of pieces.
 #[track_caller]
 fn check(model: &LlamaCppModel<'_>, text: &str, sizes: &[usize]) -> Vec<usize> {
-    let vocab = Vocab(vocab(&model.inner));
+    let vocab = Vocab::of(&model.inner);
     let mut n_pieces = Vec::new();
     for parse_special in [false, true] {
         let whole = vocab.tokenize(text, parse_special).unwrap();
