@@ -80,12 +80,11 @@ fn exchanged_weights_give_the_logits_of_the_file() {
             let kind: GgmlType = kind.parse().unwrap();
             names.iter().map(|name| (name.clone(), kind)).collect()
         };
-        // One context computes all, so that nothing but the weights is new.
-        let mut decoder = model.decoder(&options).unwrap();
-        let original = logits(&mut *decoder);
-        let mut exchanged = |mixture: &Mixture| {
+        let of_model = || logits(&mut *model.decoder(&options).unwrap());
+        let original = of_model();
+        let exchanged = |mixture: &Mixture| {
             weights.exchange(mixture, None).unwrap();
-            logits(&mut *decoder)
+            of_model()
         };
         let of_types: Vec<_> = types.iter().map(|it| exchanged(&mixture(it))).collect();
         assert!(exchanged(&Mixture::new()) == original, "{n_layers} layers");

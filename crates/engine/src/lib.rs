@@ -443,11 +443,12 @@ pub trait Weights {
     fn unmeasured(&self) -> Result<Vec<(String, Unmeasured)>, EngineError>;
 
     /// Gives each tensor of `mixture` its type, quantized from the original with the importance matrix,
-    /// and all others the original's weights. What is there already stays.
+    /// and all others the original's weights. What is there already stays. No decoder of the model may
+    /// exist: it may hold graphs with the types that the weights had.
     ///
     /// # Errors
-    /// A tensor that cannot be exchanged or has no such type, a type that needs an importance matrix,
-    /// or a file that cannot be read any more.
+    /// A decoder that has not been dropped, a tensor that cannot be exchanged or has no such type, a type
+    /// that needs an importance matrix, or a file that cannot be read any more.
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError>;
 
     /// Returns the relative squared errors of a tensor's weights at some types,

@@ -106,7 +106,6 @@ pub struct ModelOptions {
     pub use_mmap: Option<bool>,
 
     /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
-    /// A CUDA device must not compute for another model before this one is loaded.
     #[arg(skip)]
     pub is_exchangeable: bool,
 

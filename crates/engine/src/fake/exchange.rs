@@ -1,5 +1,7 @@
 //! Exchanged weights of a fake model.
 
+use std::sync::Arc;
+
 use kl_formats::{GgmlType, Mixture, Unmeasured};
 
 use super::FakeModel;
@@ -18,6 +20,11 @@ impl Weights for FakeModel {
     }
 
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
+        // Each decoder shares the perturbation.
+        if Arc::strong_count(&self.perturbation) > 1 {
+            let what = "its weights cannot be exchanged while a decoder of it exists";
+            return Err(EngineError::model(&self.facts.path, what));
+        }
         *locked(&self.perturbation) = Perturbation::of_mixture(mixture, imatrix)?;
         Ok(())
     }

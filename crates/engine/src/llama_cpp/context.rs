@@ -73,7 +73,7 @@ impl Batch {
 /// `ggml_backend_rpc_graph_compute` in `ggml-rpc.cpp`). So nothing is freed between two graphs.
 #[derive(Default)]
 pub(super) struct Contexts {
-    n_alive: usize,
+    pub(super) n_alive: usize,
     ended: Vec<NonNull<sys::llama_context>>,
 }
 
@@ -105,6 +105,8 @@ impl<'m> Context<'m> {
             params.cb_eval = Some(show);
             params.cb_eval_user_data = (&raw const **watch).cast_mut().cast();
         }
+        // A context looks at the weights' types, so they do not change until it is counted.
+        let mut contexts = locked(&model.contexts);
         // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that
         // Cargo.toml pins. The model outlives the context, and so does what the callback points to.
         // llama.cpp changes the model only for another scale of RoPE than its own, which is not set
@@ -124,7 +126,8 @@ impl<'m> Context<'m> {
                 "llama.cpp could not create a context of {n_ctx} tokens: {reason}"
             ))
         })?;
-        locked(&model.contexts).n_alive += 1;
+        contexts.n_alive += 1;
+        drop(contexts);
         Ok(Self {
             inner,
             model,

@@ -2,7 +2,7 @@
 //! the original, quantized on all cores as llama.cpp's quantizer does it (`llama_tensor_quantize_impl` in
 //! its `llama-quant.cpp`).
 
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
 
 use kl_formats::{GgmlType, Mixture, Unmeasured};
 use rayon::prelude::*;
@@ -41,34 +41,6 @@ struct Contents {
     kind: GgmlType,
     /// SHA-256 (hex) of the importance matrix that it was quantized with.
     imatrix: Option<String>,
-}
-
-/// Makes llama.cpp build each graph anew, and CUDA launch each kernel by itself, in all contexts that
-/// are created after this: graphs that were made before an exchange keep the types of the weights.
-pub(super) fn disable_graph_reuse() {
-    // Read by `llama_context::llama_context`, and by `ggml_cuda_graph::is_enabled`, once, when the first
-    // graph is computed.
-    const VARIABLES: [&str; 2] = ["LLAMA_GRAPH_REUSE_DISABLE", "GGML_CUDA_DISABLE_GRAPHS"];
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for variable in VARIABLES {
-            // SAFETY: std's functions exclude each other. llama.cpp and ggml read the environment
-            // where they start, load models and create contexts, and kl does none of these on one
-            // thread while it loads a model on another.
-            unsafe { std::env::set_var(variable, "1") };
-            // C programs on Windows read their own copy of the environment, which std does not set.
-            #[cfg(windows)]
-            {
-                use std::ffi::{CString, c_char, c_int};
-                unsafe extern "C" {
-                    fn _putenv_s(name: *const c_char, value: *const c_char) -> c_int;
-                }
-                let variable = CString::new(variable).unwrap_or_default();
-                // SAFETY: as above, and both texts end with NUL.
-                unsafe { _putenv_s(variable.as_ptr(), c"1".as_ptr()) };
-            }
-        }
-    });
 }
 
 impl LlamaCppModel<'_> {
@@ -154,7 +126,8 @@ impl LlamaCppModel<'_> {
         Ok(importances)
     }
 
-    /// Gives a weight the contents that are wanted, unless it has them.
+    /// Gives a weight the contents that are wanted, unless it has them. No context of the model may exist:
+    /// its graphs hold the types that the weights had.
     fn fill(
         &self,
         weight: &Weight,
@@ -170,8 +143,8 @@ impl LlamaCppModel<'_> {
         *contents = None;
         let _turn = locked(self.turn());
         for place in &weight.places {
-            // SAFETY: decoding takes turns with this, and no graph is used again, since the model was
-            // loaded to exchange its weights. `check` has found room.
+            // SAFETY: `exchange` keeps contexts away, and the servers' other models wait for their turn.
+            // `check` has found room.
             let replaced = unsafe { place.replace(wanted.kind, &blocks) };
             replaced.map_err(|what| self.not_exchanged(&weight.tensor.name, what))?;
         }
@@ -248,6 +221,13 @@ impl Weights for LlamaCppModel<'_> {
             Ok((weight, Contents { kind, imatrix }, importances))
         });
         let checked: Vec<_> = checks.collect::<Result<_, EngineError>>()?;
+        // Held until the end, so that none is created meanwhile.
+        let contexts = locked(&self.contexts);
+        if contexts.n_alive > 0 {
+            return Err(self.fault(
+                "its weights cannot be exchanged while a decoder of it exists: drop its decoders first",
+            ));
+        }
         let mut all = checked.into_iter();
         all.try_for_each(|(weight, wanted, importances)| self.fill(weight, wanted, importances))
     }

@@ -25,7 +25,7 @@ use super::context::{Context, Contexts};
 use super::decoder::LlamaCppDecoder;
 use super::dequantize;
 use super::device::{GgmlDevice, names};
-use super::exchange::{Weight, disable_graph_reuse};
+use super::exchange::Weight;
 use super::guard::{calls, guarded};
 use super::handle::as_ptr;
 use super::head::HeadProduct;
@@ -273,9 +273,6 @@ impl<'b> LlamaCppModel<'b> {
         }
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
-        if options.is_exchangeable {
-            disable_graph_reuse();
-        }
         let mut gpus = devices(options)?;
         let mut params = ModelParams::new(path, options, &gpus)?;
         let memory = memory::limit().or_else(memory::total);

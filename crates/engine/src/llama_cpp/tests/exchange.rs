@@ -210,6 +210,22 @@ fn a_file_that_is_cut_off_is_an_error_and_the_next_exchange_is_whole() {
 }
 
 #[test]
+fn no_weight_is_exchanged_while_a_decoder_could_use_its_old_graph() {
+    let model = exchangeable(&fixture("tiny-f16.gguf"));
+    let original = logits(&model);
+    let mixture = all_at(&model, kind("q4_0"));
+    let [first, second] = [(); 2].map(|()| model.decoder(&options(32, 32)).unwrap());
+    drop(first);
+    let message = model.exchange(&mixture, None).unwrap_err().to_string();
+    assert!(message.contains("drop its decoders first"), "{message}");
+    assert!(!message.contains('\n'), "{message}");
+    drop(second);
+    assert!(logits(&model) == original);
+    model.exchange(&mixture, None).unwrap();
+    assert!(logits(&model) != original);
+}
+
+#[test]
 fn what_cannot_be_exchanged_is_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let tiny = "tiny-f16.gguf";
