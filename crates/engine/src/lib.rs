@@ -622,6 +622,13 @@ impl EngineError {
     fn model(path: &Path, what: impl Into<String>) -> Self {
         Self::Model(ModelError::new(path, what))
     }
+
+    /// A model whose weights cannot be exchanged, because a decoder may hold graphs of the old ones.
+    fn has_decoder(path: &Path) -> Self {
+        let what =
+            "its weights cannot be exchanged while a decoder of it exists: drop its decoders first";
+        Self::model(path, what)
+    }
 }
 
 /// A decode call of a window.

@@ -22,8 +22,7 @@ impl Weights for FakeModel {
     fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
         // Each decoder shares the perturbation.
         if Arc::strong_count(&self.perturbation) > 1 {
-            let what = "its weights cannot be exchanged while a decoder of it exists";
-            return Err(EngineError::model(&self.facts.path, what));
+            return Err(EngineError::has_decoder(&self.facts.path));
         }
         *locked(&self.perturbation) = Perturbation::of_mixture(mixture, imatrix)?;
         Ok(())

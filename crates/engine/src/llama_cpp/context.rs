@@ -127,7 +127,6 @@ impl<'m> Context<'m> {
             ))
         })?;
         contexts.n_alive += 1;
-        drop(contexts);
         Ok(Self {
             inner,
             model,

@@ -224,9 +224,7 @@ impl Weights for LlamaCppModel<'_> {
         // Held until the end, so that none is created meanwhile.
         let contexts = locked(&self.contexts);
         if contexts.n_alive > 0 {
-            return Err(self.fault(
-                "its weights cannot be exchanged while a decoder of it exists: drop its decoders first",
-            ));
+            return Err(EngineError::has_decoder(&self.facts.path));
         }
         let mut all = checked.into_iter();
         all.try_for_each(|(weight, wanted, importances)| self.fill(weight, wanted, importances))
