@@ -12,6 +12,7 @@ const WEB_PAGE: &str = "<!doctype html>\n<html><title>404</title></html>";
 fn session() -> Session {
     let session = Session::with_reference("");
     session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls --json result.json");
+    fs::copy(session.path("q8.kls"), session.path("$HOME.kls")).unwrap();
     session
 }
 
@@ -71,7 +72,8 @@ fn what_is_not_a_model_is_named() {
         @base => not a GGUF model: it is a base file of llama-perplexity; give it to -r
         ref.gz => ref.gz: not a GGUF model: it is a reference (kl); give it to -r
         @npz => it is a reference (npz); kl compare
-        q8.kls => q8.kls: not a GGUF model: it is a sidecar | kl report q8.kls
+        q8.kls => q8.kls: not a GGUF model: it is a sidecar | kl report q8.kls shows
+        $HOME.kls => kl report '$HOME.kls' shows
         hf => exit 2 | hf: holds no GGUF: it holds safetensors | convert_hf_to_gguf.py";
     session.fails_each(1, "-r ref.gz -m", cases);
     let original = "-m @f16 --ref-model q8.kls -t short.txt";
@@ -139,7 +141,8 @@ fn what_is_not_a_reference_or_a_sidecar_is_named() {
         page.gz => page.gz: not a reference: it is a web page
         short.txt => short.txt: not a reference: it is a text
         result.json => result.json: not a reference: it is JSON
-        q8.kls => -r q8.kls: it is a sidecar | kl report q8.kls
+        q8.kls => -r q8.kls: it is a sidecar | kl report q8.kls shows
+        $HOME.kls => kl report '$HOME.kls' shows
         @npz => mlx-kld-f16.npz: is a file of kind npz | kl compare
         @safetensors => kl compare
         cut.kld => cut.kld: incomplete | 3 of 7 windows";

@@ -38,6 +38,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Found, GgmlType, Kind, ModelIdentity, TokenizerIdentity, hex};
+use kl_system::shell;
 use sha2::{Digest, Sha256};
 
 pub use faults::FileFault;
@@ -434,9 +435,8 @@ fn instead_of_gguf(path: &Path) -> String {
         Found::Unpacked => "it is a reference that was unpacked".to_owned(),
         _ => found.to_string(),
     };
-    let path = path.display();
     let advice = match found {
-        Found::Sidecar => &format!("kl report {path} shows it"),
+        Found::Sidecar => &format!("kl report {} shows it", shell::file(path)),
         Found::Reference(Kind::Npz) => "kl compare compares it with another",
         Found::Reference(_) | Found::Unpacked => "give it to -r, and a model to -m",
         Found::Gzip | Found::Packed(_) => "unpack it",

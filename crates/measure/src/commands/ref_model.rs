@@ -12,6 +12,7 @@ use kl_formats::{
 };
 use kl_report::Warning;
 use kl_report::number::{bytes, count};
+use kl_system::shell;
 
 use super::context::{Decoding, backend_identity, context_options, largest_context};
 use super::devices;
@@ -138,7 +139,7 @@ fn announce_memory(
     {
         let message = format!(
             "the two models do not fit into the memory together: their weights are read from the disk for every window; write a reference (kl -m {} -t TEXT -w REF), and evaluate against that (-r REF)",
-            path.display()
+            shell::file(path)
         );
         watch.warn(Warning::new("larger_than_memory", message));
     }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use kl_engine::Model;
 use kl_formats::{Found, Groups, Provenance, TextIdentity, hex, longest_window, map};
 use kl_report::Warning;
+use kl_system::shell;
 use sha2::{Digest, Sha256};
 
 use super::starter::STARTER;
@@ -109,7 +110,7 @@ fn instead(path: &Path, first: usize) -> String {
     let found = Found::look(path);
     match found {
         Found::Model => "it is a model; give it to -m".to_owned(),
-        Found::Sidecar => format!("{found}; kl report {} shows it", path.display()),
+        Found::Sidecar => format!("{found}; kl report {} shows it", shell::file(path)),
         Found::Reference(_) | Found::Unpacked => {
             "it is a reference, which holds its own text; give it to -r".to_owned()
         }

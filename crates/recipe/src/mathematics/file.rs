@@ -62,15 +62,6 @@ pub fn flags(mixture: &Mixture, types: &str) -> Vec<String> {
     flags
 }
 
-/// A word for a POSIX shell.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,17 +99,5 @@ mod tests {
         assert_eq!(line(&of), output);
         let embedding = format!("{output} --token-embedding-type q4_0");
         assert_eq!(line(&of[..2]), embedding);
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        for (word, expected) in [
-            ("it's f16.gguf", r"'it'\''s f16.gguf'"),
-            ("$HOME/i.gguf", "'$HOME/i.gguf'"),
-            ("a-b_1.gguf", "a-b_1.gguf"),
-            ("", "''"),
-        ] {
-            assert_eq!(quoted(word), expected);
-        }
     }
 }

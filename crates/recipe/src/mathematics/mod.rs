@@ -23,7 +23,7 @@ use kl_formats::{GgmlType, MapTensor, Mixture, Unmeasured};
 use kl_stats::stats::Estimate;
 use serde::Serialize;
 
-pub use file::{flags, quoted, tensor_type_file};
+pub use file::{flags, tensor_type_file};
 pub use sensitivities::Sensitivities;
 pub use solve::{frontier, improved, neighbours, solve, thinned};
 

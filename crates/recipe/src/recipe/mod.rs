@@ -13,6 +13,7 @@ use kl_measure::commands::observer::{Event, Observer, Watch};
 use kl_measure::commands::output::{Existing, PartialFile};
 use kl_report::number::{count, count_of, part, printable};
 use kl_report::{Versions, Warning};
+use kl_system::shell;
 
 use self::judge::{Judge, file_bytes};
 use crate::mathematics::{Goal, Recipe, Sensitivities, flags, frontier, solve, tensor_type_file};
@@ -195,11 +196,12 @@ fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Resu
 
 /// The command, word by word, with which llama-quantize writes the file.
 fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Vec<String> {
-    let shown = |path: &PathBuf| path.display().to_string();
+    let shown = |path: &PathBuf| shell::argument(&path.display().to_string());
     let or = |path: &Option<PathBuf>, other: &str| path.as_ref().map_or(other.to_owned(), shown);
     // A map may come from anywhere.
-    let recorded = header.model_path.as_deref().map(printable);
-    let of_map = |of: &ImatrixIdentity| printable(&of.file_name);
+    let safe = |name: &str| shell::argument(&printable(name));
+    let recorded = header.model_path.as_deref().map(safe);
+    let of_map = |of: &ImatrixIdentity| safe(&of.file_name);
     let given = settings.imatrix.as_ref().map(shown);
     let imatrix = given.or_else(|| header.imatrix.as_ref().map(of_map));
     let mut tensors = header.tensors.iter();

@@ -11,6 +11,7 @@ use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, Rows, Sidecar
 use kl_report::number::{count, part, short_percent};
 use kl_report::{ReferenceInfo, Report, Warning};
 use kl_stats::stats::MIN_WINDOWS_TO_PLAN;
+use kl_system::shell;
 
 use super::context::flash_attention;
 use super::devices::{connect_devices, warn_without_device};
@@ -182,19 +183,20 @@ fn open(path: &Path, settings: &EvaluateSettings, watch: &Watch<'_>) -> Result<R
         return Err(error.into());
     };
     let is_reference = |model: &&PathBuf| sniff(model).is_ok();
-    let (swapped, path) = (settings.models.iter().find(is_reference), path.display());
+    let swapped = settings.models.iter().find(is_reference);
+    let (path, word) = (path.display(), shell::file(path));
     match (found, swapped) {
         (Found::Model, Some(reference)) => bail!(
             "-r {path}: it is a model, and -m {} a reference: swap them",
             reference.display()
         ),
         (Found::Model, None) => bail!(
-            "-r {path}: it is a model, not a reference: write one with kl -m {path} -t TEXT -w REF, or use --ref-model {path} -t TEXT"
+            "-r {path}: it is a model, not a reference: write one with kl -m {word} -t TEXT -w REF, or use --ref-model {word} -t TEXT"
         ),
         (Found::Sidecar, _) => bail!(
-            "-r {path}: {found}, not a reference: kl report {path} shows it; give -r the reference that it was evaluated against"
+            "-r {path}: {found}, not a reference: kl report {word} shows it; give -r the reference that it was evaluated against"
         ),
-        (Found::Map, _) => bail!("-r {path}: {found}, not a reference: kl info {path} shows it"),
+        (Found::Map, _) => bail!("-r {path}: {found}, not a reference: kl info {word} shows it"),
         _ => Err(error.into()),
     }
 }

@@ -2,6 +2,7 @@
 
 use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 use kl_report::number::{count, short_percent};
+use kl_system::shell;
 
 use super::row::EvaluationRow;
 use crate::commands::context::other_model;
@@ -132,7 +133,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     }
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
     let again = if theirs.kind.as_deref() == Some(Kind::Model.name()) {
-        format!("with --ref-model {reference}, as the others")
+        format!("with --ref-model {}, as the others", shell::file(reference))
     } else {
         format!("against {reference}")
     };

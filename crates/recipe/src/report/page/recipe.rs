@@ -9,12 +9,13 @@ use kl_formats::GgmlType;
 use kl_report::number::SizeUnit;
 use kl_report::page::{DRAWING, render};
 use kl_stats::stats::Estimate;
+use kl_system::shell;
 use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::mathematics::{RecipeTensor, quoted, role_and_layer, thinned};
+use crate::mathematics::{RecipeTensor, role_and_layer, thinned};
 use crate::report::recipe::{RecipeReport, by_role};
 
 /// The lines of the table of sizes.
@@ -40,7 +41,7 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
         "layers": layers,
     });
     let model = of.model.as_ref().and_then(|model| model.shown_name());
-    let command: Vec<String> = of.command.iter().map(|word| quoted(word)).collect();
+    let command: Vec<String> = of.command.iter().map(|word| shell::quoted(word)).collect();
     let values = context! {
         kl_version => of.versions.kl_version,
         r => Value::from(Serde(of)),

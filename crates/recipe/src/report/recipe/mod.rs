@@ -14,10 +14,11 @@ use kl_report::number::{
 use kl_report::table::Table;
 use kl_report::{Versions, Warning};
 use kl_stats::stats::{Clustering, Estimate, Ratio};
+use kl_system::shell;
 use serde::Serialize;
 
 use crate::mathematics::{
-    FrontierPoint, Recipe, RecipeKld, RecipeTensor, UnmeasuredTensor, quoted, thinned,
+    FrontierPoint, Recipe, RecipeKld, RecipeTensor, UnmeasuredTensor, thinned,
 };
 
 /// The width of the column of names.
@@ -216,11 +217,11 @@ fn command(words: &[String]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in flags {
         match lines.last_mut() {
-            Some(line) if !word.starts_with("--") => *line += &format!(" {}", quoted(word)),
-            _ => lines.push(quoted(word)),
+            Some(line) if !word.starts_with("--") => *line += &format!(" {}", shell::quoted(word)),
+            _ => lines.push(shell::quoted(word)),
         }
     }
-    let files: Vec<String> = last.iter().map(|word| quoted(word)).collect();
+    let files: Vec<String> = last.iter().map(|word| shell::quoted(word)).collect();
     lines.push(files.join(" "));
     format!("  {}\n", lines.join(" \\\n    "))
 }

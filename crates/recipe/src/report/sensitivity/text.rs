@@ -7,9 +7,10 @@ use kl_report::number::{
     short_percent, significant,
 };
 use kl_report::table::Table;
+use kl_system::shell;
 
 use super::{LayerSensitivity, RoleSensitivity, Sensitivity, TensorGroup, TensorSensitivity};
-use crate::mathematics::{Additivity, CheckedPrediction, quoted};
+use crate::mathematics::{Additivity, CheckedPrediction};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 13;
@@ -251,7 +252,7 @@ impl Sensitivity {
         format!(
             "\nNext, the best mixture of types for a size, which no model needs to run for:\n\n  \
              kl recipe {} --bpw {bits} -w recipe.txt\n",
-            printable(&quoted(map))
+            printable(&shell::file(map))
         )
     }
 
