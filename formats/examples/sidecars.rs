@@ -11,7 +11,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use kl_formats::{
-    ModelIdentity, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
+    ModelIdentity, Random, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
 };
 
 const N_VOCAB: u32 = 32_000;
@@ -47,8 +47,8 @@ fn write(
     let path = folder.join(format!("model-{file:03}@ref.kls"));
     let mut writer = SidecarWriter::create(BufWriter::new(File::create(&path)?), &path, &header)?;
     let scale = 0.4 / f64::from(file + 1);
-    let mut own = Noise(u64::from(file) + 1_000);
-    let mut shared = Noise(7);
+    let mut own = Noise(Random(u64::from(file) + 1_000));
+    let mut shared = Noise(Random(7));
     for i in 0..n_records {
         let hard = (2.0 * shared.next_normal()).exp();
         let kld = 0.05 * scale * hard * own.next_normal().exp();
@@ -84,15 +84,11 @@ fn write(
     Ok(())
 }
 
-/// SplitMix64 (Steele, Lea & Flood 2014).
-struct Noise(u64);
+struct Noise(Random);
 
 impl Noise {
     fn next_uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        (self.0.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// The sum of twelve uniform values: nearly normal.

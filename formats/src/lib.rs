@@ -150,6 +150,7 @@ mod open;
 mod prompt;
 mod provenance;
 mod python_literal;
+mod random;
 mod reference;
 mod row;
 mod source;
@@ -198,6 +199,7 @@ pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
     split_gguf_name,
 };
+pub use random::Random;
 pub use reference::{Reference, Rows};
 pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{

@@ -8,10 +8,10 @@
 //! None uses one below it.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "testing"))]
 mod random;
 pub mod score;
 pub mod stats;
 
 #[cfg(any(test, feature = "testing"))]
 pub use random::Lcg;
-pub use random::Random;

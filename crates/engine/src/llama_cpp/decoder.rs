@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use kl_formats::{Calls, Sampling, WindowSpec};
+use kl_formats::{Calls, Random, Sampling, WindowSpec};
 use llama_cpp_sys_2 as sys;
 
 use super::context::{Batch, Context};
@@ -218,20 +218,10 @@ impl Sampler {
     }
 }
 
-/// The seed of the answer in a window: splitmix64's output (Steele, Lea, Flood 2014) for the state
-/// that holds the run's seed in its upper half and the window in its lower one, cut to 32 bits.
+/// The seed of the answer in a window: the first 32 bits for the state that holds the run's seed in its
+/// upper half and the window in its lower one.
 fn seed_of(seed: u32, window: u32) -> u32 {
     let state = u64::from(seed) << 32 | u64::from(window);
-    let z = mixed(state.wrapping_add(GOLDEN));
     // llama.cpp takes the largest number for "any seed" (`LLAMA_DEFAULT_SEED`).
-    ((z ^ (z >> 31)) as u32).min(u32::MAX - 1)
-}
-
-/// The step of splitmix64's state.
-pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Both multiplications of splitmix64, which leave the upper bits as good as random.
-pub(super) fn mixed(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+    (Random(state).bits() as u32).min(u32::MAX - 1)
 }

@@ -6,12 +6,11 @@ use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use kl_formats::WindowSpec;
+use kl_formats::{Random, WindowSpec};
 use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context, GraphWatch};
-use super::decoder::{GOLDEN, mixed};
 use super::ggml::Node;
 use crate::{ContextOptions, EngineError, Nodes, TracedNode};
 use kl_system::locked;
@@ -76,8 +75,8 @@ pub(super) struct Tracer {
     nodes: Vec<TracedNode>,
     /// The address of the tensor that was given noise last.
     noisy_input: usize,
-    /// The random numbers of the noise that were used.
-    n_drawn: u64,
+    /// The random numbers of the noise.
+    random: Random,
 }
 
 impl Tracer {
@@ -125,8 +124,7 @@ impl Tracer {
                 .iter()
                 .fold(0.0f32, |most, value| most.max(value.abs()));
             for value in block {
-                self.n_drawn += 1;
-                *value += even(self.n_drawn) * most / 127.0;
+                *value += even(&mut self.random) * most / 127.0;
             }
         }
         input.write(&values);
@@ -197,7 +195,6 @@ fn of_layer(name: &str) -> (&str, Option<u32>) {
 }
 
 /// A number between -1/2 and 1/2, as good as random.
-fn even(n_drawn: u64) -> f32 {
-    let z = mixed(n_drawn.wrapping_mul(GOLDEN));
-    (z >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+fn even(random: &mut Random) -> f32 {
+    (random.bits() >> 40) as f32 / (1u64 << 24) as f32 - 0.5
 }

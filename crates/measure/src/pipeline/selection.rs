@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use kl_formats::{Reference, Shard};
-use kl_stats::Random;
+use kl_formats::{Random, Reference, Shard};
 
 /// The seed of the order in which windows are chosen where not all are wanted.
 pub const DEFAULT_SEED: u64 = 123;

@@ -9,7 +9,7 @@
 
 use std::f64::consts::TAU;
 
-use kl_stats::Random;
+use kl_formats::Random;
 
 use super::knapsack::{Item, Path};
 

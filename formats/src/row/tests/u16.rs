@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Random;
 use crate::row::RowLayout;
 
 /// The row's bytes, exact or not, in words, as [`view`] wants them.
@@ -51,14 +52,8 @@ fn kld(p: &[f64], q: &[f64]) -> f64 {
 /// Normally distributed logits, mean -1, deviation 3, a few far above: splitmix64, twelve uniform
 /// numbers each.
 fn logits(n: usize) -> Vec<f32> {
-    let mut state = 7u64;
-    let mut uniform = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1 << 24) as f32
-    };
+    let mut random = Random(7);
+    let mut uniform = || (random.bits() >> 40) as f32 / (1 << 24) as f32;
     let mut normal = || (0..12).map(|_| uniform()).sum::<f32>() - 6.0;
     let mut row: Vec<f32> = (0..n).map(|_| normal() * 3.0 - 1.0).collect();
     row.iter_mut().step_by(1009).for_each(|x| *x += 12.0);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::TokenRecord;
+use kl_formats::{Random, TokenRecord};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -162,14 +162,8 @@ pub fn summary(records: &[TokenRecord], rule: ClusterRule) -> Summary {
 
 /// Standard normals, from splitmix64 by Box and Muller's method.
 pub fn splitmix_normals(seed: u64) -> impl Iterator<Item = f64> {
-    let mut state = seed;
-    let mut uniform = move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    };
+    let mut random = Random(seed);
+    let mut uniform = move || (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
     std::iter::from_fn(move || {
         let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
         Some(radius * (std::f64::consts::TAU * uniform()).cos())
