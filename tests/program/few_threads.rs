@@ -1,4 +1,5 @@
-//! A limit on threads, as of a container: a run works with few, or one line says that there are too few.
+//! Limits, as of a container: a run works with few threads, or one line says that there are too few; and without memory
+//! that it may lock, with a warning.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -45,8 +46,13 @@ impl Limited {
 
     /// Runs `kl` with `n` threads in all.
     fn kl(&self, n: usize, line: &str) -> Run {
+        self.kl_within(&format!("-u {n}"), line)
+    }
+
+    /// Runs `kl` within a limit, of `ulimit`.
+    fn kl_within(&self, limit: &str, line: &str) -> Run {
         let mut shell = Command::new("bash");
-        shell.args(["-c", "ulimit -u $0 && exec ./kl \"$@\"", &n.to_string()]);
+        shell.args(["-c", "ulimit $0 && exec ./kl \"$@\"", limit]);
         let arguments = self.session.command(line);
         shell.args(arguments.get_args().filter(|word| *word != OsStr::new("")));
         shell.current_dir(self.session.path("."));
@@ -95,4 +101,15 @@ fn files_are_read_with_one_thread() {
         let run = limited.kl(1, line);
         assert_eq!(run.code, 0, "kl {line}: {}", run.stderr);
     }
+}
+
+#[test]
+fn memory_that_may_not_be_locked_is_a_warning() {
+    let Some(limited) = Limited::new(2) else {
+        return;
+    };
+    let line = "-m q8.gguf -r ref.gz --no-sidecar -q --mlock";
+    let run = limited.kl_within("-l 0", line);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    run.warns(&["--mlock has no effect", "ulimit -l"]);
 }

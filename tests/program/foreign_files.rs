@@ -202,6 +202,19 @@ fn reasons_of_llama_cpp_come_with_advice() {
     );
 }
 
+/// So is a cache, which depends on the model's heads.
+#[test]
+fn a_cache_that_llama_cpp_refuses_comes_with_advice() {
+    let session = Session::with_text();
+    let line = "-t short.txt -w new.gz -q -c 32 -m";
+    let cases = "
+        @f16 -fa off -ctv q8_0 => use --flash-attn on or auto, or --cache-type-v f16
+        @architectures/gpt2.gguf -fa on -ctk q8_0 => --cache-type-v: f16 always works
+        @architectures/gpt2.gguf -fa on -ctv q8_0 => --cache-type-v: f16 always works
+        @f16 -ot ((=CPU => --override-tensor ((: is not a regular expression of C++";
+    session.fails_each(1, line, cases);
+}
+
 /// A model may have more files than a process may open by default.
 #[test]
 #[cfg(target_os = "linux")]

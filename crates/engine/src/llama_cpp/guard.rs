@@ -137,6 +137,7 @@ pub(super) mod calls {
             size: usize,
         );
         /// Counts the memory of a context, in `shim.cpp`.
+        pub fn kl_check_pattern(pattern: *const c_char);
         pub fn kl_context_bytes(context: *const sys::llama_context, computes: bool) -> u64;
         #[cfg(test)]
         pub fn kl_throw(message: *const c_char);

@@ -51,7 +51,7 @@ pub(super) fn last_log_errors() -> String {
 
 /// The advice to give if a model or a context cannot be created, by words: the first entry
 /// counts that has a word in llama.cpp's reason.
-const ADVICE: [(&[&str], &str); 6] = [
+const ADVICE: [(&[&str], &str); 5] = [
     (
         &["quantized V cache"],
         "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or --cache-type-v f16",
@@ -63,10 +63,6 @@ const ADVICE: [(&[&str], &str); 6] = [
     (
         &["block size"],
         "use another --cache-type-k or --cache-type-v: f16 always works",
-    ),
-    (
-        &["regular expression", "bracket expression", "regex string"],
-        "a pattern of --override-tensor",
     ),
     (&["split buffers"], "use --split-mode layer"),
     (

@@ -47,7 +47,20 @@ impl ModelParams {
         let pattern = |of: &TensorOverride| CString::new(&*of.pattern).unwrap_or_default();
         let patterns: Vec<CString> = all.iter().map(pattern).collect();
         let mut overrides = Vec::with_capacity(all.len() + 1);
-        for (TensorOverride { memory, .. }, pattern) in all.iter().zip(&patterns) {
+        for (
+            TensorOverride {
+                memory,
+                pattern: text,
+            },
+            pattern,
+        ) in all.iter().zip(&patterns)
+        {
+            // SAFETY: the pattern ends with NUL.
+            let checked = guarded(|| unsafe { calls::kl_check_pattern(pattern.as_ptr()) });
+            checked.map_err(|why| {
+                let what = "is not a regular expression of C++";
+                EngineError::Setup(format!("--override-tensor {text}: {what}: {why}"))
+            })?;
             overrides.push(sys::llama_model_tensor_buft_override {
                 pattern: pattern.as_ptr(),
                 buft: memory_named(memory)?.as_ptr(),

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <map>
+#include <regex>
 #include <stdexcept>
 
 // The memory of a context, as llama.cpp itself counts it. The function that counts is declared in llama.cpp's
@@ -47,6 +48,12 @@ extern "C" bool kl_guarded(void (*call)(void *), void * data, char * message, si
         snprintf(message, size, "an exception without a message");
     }
     return false;
+}
+
+// Throws, with the reason, if a pattern is not a regular expression of the kind that llama.cpp matches the names of
+// tensors with (`llama_model_loader::create_tensor`).
+extern "C" void kl_check_pattern(const char * pattern) {
+    std::regex compiled(pattern);
 }
 
 // Throws an exception with this message: for the test of `kl_guarded`.

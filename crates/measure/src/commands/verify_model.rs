@@ -123,13 +123,18 @@ fn refusal(
         Err(EngineError::Model(error)) => error.what,
         Err(error) => return Err(error),
     };
-    // llama.cpp quotes the names of tensors, and those of architectures too.
-    let quoted = what
-        .split('\'')
-        .nth(1)
-        .filter(|_| what.contains("tensor '"));
-    let name = quoted.unwrap_or_default().to_owned();
+    let name = named_tensor(&what, header).unwrap_or_default().to_owned();
     Ok(Some(Finding::of("refused", &name, what)))
+}
+
+/// The tensor that a reason of llama.cpp names: in quotes, as it names architectures and tokenizers too. It is one of
+/// the file's, or has a name that only tensors have.
+fn named_tensor<'r>(reason: &'r str, header: &Gguf) -> Option<&'r str> {
+    let mut quoted = reason.split('\'').skip(1).step_by(2);
+    quoted.find(|name| {
+        let is_usual = [".weight", ".bias"].iter().any(|end| name.ends_with(end));
+        is_usual || name.starts_with("blk.") || header.tensor(name).is_some()
+    })
 }
 
 /// The findings on the rows of a tensor, one for each expert: weights that are not finite, and rows of zeros.

@@ -11,6 +11,7 @@ mod quantize;
 mod quantizer_rules;
 mod sampler;
 mod stored_rows;
+mod words;
 
 use std::ffi::CString;
 use std::io::Read;
