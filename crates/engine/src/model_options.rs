@@ -116,6 +116,22 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
+    /// The name that stands alone in `devices` where no device is used.
+    pub const NO_DEVICE: &str = "none";
+
+    /// The options of a model that the CPU alone computes.
+    pub fn on_cpu() -> Self {
+        Self {
+            devices: vec![Self::NO_DEVICE.to_owned()],
+            ..Self::default()
+        }
+    }
+
+    /// True if no device is used, not even for work that llama.cpp gives to devices without layers.
+    pub fn is_on_cpu(&self) -> bool {
+        self.devices == [Self::NO_DEVICE]
+    }
+
     /// The overrides in llama.cpp's order: those of experts last.
     pub(super) fn all_overrides(&self) -> Vec<TensorOverride> {
         let of_experts = |layer: String| TensorOverride {

@@ -17,6 +17,7 @@ use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, MergeSettings, ReportSettings, Sweep,
 };
+use crate::engine::ModelOptions;
 use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 use classic::check_results;
 
@@ -51,7 +52,7 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
         if names.iter().take(i).any(|earlier| earlier == name) {
             return wrong(format!("{flag}: names {name} twice: name each device once"));
         }
-        if name == "none" && names.len() > 1 {
+        if name == ModelOptions::NO_DEVICE && names.len() > 1 {
             return wrong(format!(
                 "{flag}: 'none' means the CPU alone: leave it out, or leave out the others"
             ));

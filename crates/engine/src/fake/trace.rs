@@ -55,7 +55,7 @@ impl Moved {
 
 impl FakeEngine {
     pub(super) fn moved(&self, model: &ModelOptions, options: &ContextOptions) -> Moved {
-        let is_on_device = self.fault.is_some() && model.devices != ["none"];
+        let is_on_device = self.fault.is_some() && !model.is_on_cpu();
         let rounding = if is_on_device { ROUNDING } else { 0.0 };
         let fault = self
             .fault

@@ -439,7 +439,7 @@ fn suppressed_tokens(model: &LlamaModel) -> Vec<u32> {
 /// backends have it. Without any such GPU, the integrated GPUs of the first backend that has some follow
 /// the servers.
 fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
-    if options.devices == ["none"] {
+    if options.is_on_cpu() {
         return Ok(Vec::new());
     }
     if !options.devices.is_empty() {

@@ -115,8 +115,7 @@ fn refusal(
     }
     let options = ModelOptions {
         is_without_weights: true,
-        devices: vec!["none".to_owned()],
-        ..ModelOptions::default()
+        ..ModelOptions::on_cpu()
     };
     let what = match engine.load(path, &options) {
         Ok(_) => return Ok(None),

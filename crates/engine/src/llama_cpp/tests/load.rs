@@ -32,9 +32,8 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
         ..ModelOptions::default()
     };
     let cpu_only = ModelOptions {
-        devices: vec!["none".to_owned()],
         n_gpu_layers: GpuLayers::All,
-        ..ModelOptions::default()
+        ..ModelOptions::on_cpu()
     };
     let without_experts = ModelOptions {
         cpu_moe: true,
@@ -86,8 +85,7 @@ fn automatic_layers_are_a_number_once_a_model_is_loaded() {
     hush();
     let options = ModelOptions {
         n_gpu_layers: GpuLayers::Auto,
-        devices: vec!["none".to_owned()],
-        ..ModelOptions::default()
+        ..ModelOptions::on_cpu()
     };
     let model = ENGINE.load(&fixture("tiny-f16.gguf"), &options).unwrap();
     assert_eq!(model.facts().options.n_gpu_layers, GpuLayers::Count(0));
@@ -103,9 +101,8 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     ENGINE.devices().unwrap();
     let file = fixture("tiny-q4_K_M.gguf");
     let options = ModelOptions {
-        devices: vec!["none".to_owned()],
         n_gpu_layers: GpuLayers::Auto,
-        ..ModelOptions::default()
+        ..ModelOptions::on_cpu()
     };
     let context = |n_ctx| {
         let options = ContextOptions {

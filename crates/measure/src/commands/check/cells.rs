@@ -62,7 +62,12 @@ impl Cells<'_> {
         } else {
             FlashAttention::Off
         };
-        self.cell(&on_cpu(), LARGEST, flash_attn, self.run.threads)
+        self.cell(
+            &ModelOptions::on_cpu(),
+            LARGEST,
+            flash_attn,
+            self.run.threads,
+        )
     }
 
     /// A quarter of the windows: slow settings run only these, and layers are only compared in these.
@@ -106,7 +111,7 @@ impl Cells<'_> {
         let mut cell = self.cell(model, LARGEST, flash_attn, self.run.threads);
         let context = &mut cell.context;
         context.n_seq = self.n_together;
-        context.has_own_caches = *model == on_cpu();
+        context.has_own_caches = *model == ModelOptions::on_cpu();
         let n_batch = self.n_ctx.saturating_mul(self.n_together);
         let n_ubatch = if context.has_own_caches {
             n_batch
@@ -133,9 +138,9 @@ impl Cells<'_> {
     pub fn all(&self) -> Vec<CheckSetting> {
         let (run, plain) = (self.run, self.plain());
         let flash_attn = plain.context.flash_attn;
-        let mut cells: Vec<CheckSetting> = self.kernels(&on_cpu()).collect();
-        cells.push(self.cell(&on_cpu(), LARGEST, flash_attn, 1));
-        cells.extend(self.together(&on_cpu(), flash_attn));
+        let mut cells: Vec<CheckSetting> = self.kernels(&ModelOptions::on_cpu()).collect();
+        cells.push(self.cell(&ModelOptions::on_cpu(), LARGEST, flash_attn, 1));
+        cells.extend(self.together(&ModelOptions::on_cpu(), flash_attn));
         for device in &self.devices {
             let whole = ModelOptions {
                 devices: vec![device.clone()],
@@ -162,20 +167,11 @@ impl Cells<'_> {
     }
 }
 
-/// The CPU alone.
-pub fn on_cpu() -> ModelOptions {
-    ModelOptions {
-        devices: vec!["none".to_owned()],
-        ..ModelOptions::default()
-    }
-}
-
 /// Describes a way to run a model. `devices`: those that llama.cpp uses if the options name none, to
 /// compute large batches even where they hold no layers.
 fn settings_of(model: &ModelOptions, context: &ContextOptions, devices: &[String]) -> CellSettings {
     let device = match &model.devices[..] {
-        _ if devices.is_empty() => CPU.to_owned(),
-        [none] if none == "none" => CPU.to_owned(),
+        _ if devices.is_empty() || model.is_on_cpu() => CPU.to_owned(),
         [] => devices.join(","),
         named => named.join(","),
     };

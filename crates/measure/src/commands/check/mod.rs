@@ -22,7 +22,7 @@ use super::input;
 use super::observer::{Observer, Phase, Watch, one_line};
 use super::settings::CheckSettings;
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
-use cells::{Cells, CheckSetting, on_cpu};
+use cells::{Cells, CheckSetting};
 use differences::{NodeDifference, added, differences, first_node};
 
 /// The rows of a setting are wrong if they have more than this many times the noise's KLD, even if its layers,
@@ -53,7 +53,7 @@ pub fn check(
         None => RawInput::starter_text(&source),
     };
     connect_devices(engine, &settings.run, watch)?;
-    let model = engine.load(path, &on_cpu())?;
+    let model = engine.load(path, &ModelOptions::on_cpu())?;
     let windows = windows(settings, raw, &*model, watch)?;
     let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
     let cells = Cells {
@@ -134,7 +134,7 @@ fn devices(settings: &CheckSettings, engine: &dyn Engine) -> Result<Vec<String>>
     let named = &settings.run.model.devices;
     let mut unknown = named
         .iter()
-        .filter(|name| *name != "none" && !all.contains(name));
+        .filter(|name| *name != ModelOptions::NO_DEVICE && !all.contains(name));
     if let Some(name) = unknown.next() {
         bail!("no device '{name}': kl --list-devices shows those that there are");
     }
@@ -218,7 +218,7 @@ impl<'m, 'c> Checking<'m, 'c> {
             // A device holds one model at a time.
             loaded = loaded.filter(|(options, _)| *options == cell.model);
             let mut check = || -> Result<CheckedCell> {
-                if loaded.is_none() && cell.model != cells::on_cpu() {
+                if loaded.is_none() && cell.model != ModelOptions::on_cpu() {
                     let mut run = self.bench.run.clone();
                     run.model.clone_from(&cell.model);
                     let (path, context) = (&on_cpu.facts().path, cell.context.clone());
