@@ -54,6 +54,18 @@ impl Calls {
         }
     }
 
+    /// These calls in windows of at most `n_ctx` tokens: a batch never holds more tokens of one window than the
+    /// window has.
+    #[must_use]
+    pub fn within(self, n_ctx: u32) -> Self {
+        let n_batch = self.n_batch.min(n_ctx);
+        Self {
+            n_batch,
+            n_ubatch: self.n_ubatch.min(n_batch),
+            ..self
+        }
+    }
+
     /// The positions that are decoded in the same call as `position`, which is below `n_tokens`: the
     /// number of a window's tokens that are decoded, up to and including the last scored one.
     #[must_use]

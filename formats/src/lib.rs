@@ -153,6 +153,7 @@ mod python_literal;
 mod random;
 mod reference;
 mod row;
+mod run_key;
 mod source;
 mod states;
 mod target;
@@ -202,6 +203,10 @@ pub use provenance::{
 pub use random::Random;
 pub use reference::{Reference, Rows};
 pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
+pub use run_key::{
+    Aspect, Difference, Effect, Made, ModelKey, RowCount, RunKey, Setting, TextKey, WindowOrder,
+    WindowsKey,
+};
 pub use sidecar::{
     CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };

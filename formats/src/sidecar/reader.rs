@@ -17,7 +17,7 @@ use crate::source::OpenFile;
 /// Records that are read at once, about 256 KiB.
 const RECORDS_AT_ONCE: u64 = 2048;
 
-/// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
+/// A sidecar that is open: its header and its trailer are read, and its records can be, as often as they are wanted.
 #[derive(Debug)]
 pub struct SidecarReader {
     source: OpenFile,
@@ -28,6 +28,12 @@ pub struct SidecarReader {
     start: u64,
     /// The trailer. Of a file that was cut off, only the number of whole records is set.
     trailer: Trailer,
+}
+
+/// The records of a sidecar, one after another.
+#[derive(Debug)]
+pub struct SidecarRecords<'r> {
+    reader: &'r SidecarReader,
     /// The number of records that have been read.
     i: u64,
     /// The bytes of the records that were last read at once.
@@ -104,7 +110,7 @@ impl SidecarReader {
         let mut reader = Self::open_header(path)?;
         reader.trailer.n_records = reader.n_whole();
         let mut records = Vec::new();
-        for record in &mut reader {
+        for record in reader.records() {
             match record {
                 Ok(record) => records.push(record),
                 Err(error) if error.is_damage() => break,
@@ -142,8 +148,6 @@ impl SidecarReader {
             header_crc,
             start: n_bytes as u64 + 4,
             trailer: Trailer::default(),
-            i: 0,
-            bytes: Vec::new(),
             source,
         })
     }
@@ -163,12 +167,21 @@ impl SidecarReader {
         self.trailer.n_records
     }
 
-    /// Reads all remaining records.
+    /// The records, from the first on.
+    pub fn records(&self) -> SidecarRecords<'_> {
+        SidecarRecords {
+            reader: self,
+            i: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Reads all records.
     ///
     /// # Errors
     /// The first of the records' errors.
-    pub fn read_all(self) -> Result<Vec<TokenRecord>> {
-        self.collect()
+    pub fn read_all(&self) -> Result<Vec<TokenRecord>> {
+        self.records().collect()
     }
 
     /// Reads the texts of the tokens that occur, at any time; empty where the file has none.
@@ -187,24 +200,27 @@ impl SidecarReader {
         let texts = TokenTexts::from_section(&section);
         texts.ok_or_else(|| corrupt("the tokens' texts are out of order"))
     }
+}
 
+impl SidecarRecords<'_> {
     fn read(&mut self) -> Result<TokenRecord> {
-        let (i, record_bytes) = (self.i, self.record_bytes());
-        let offset = self.start + i * record_bytes as u64;
+        let (reader, i) = (self.reader, self.i);
+        let record_bytes = reader.record_bytes();
+        let offset = reader.start + i * record_bytes as u64;
         let among_read = (i % RECORDS_AT_ONCE) as usize;
         if among_read == 0 {
-            let n = RECORDS_AT_ONCE.min(self.n_records() - i) as usize;
+            let n = RECORDS_AT_ONCE.min(reader.n_records() - i) as usize;
             self.bytes.resize(n * record_bytes, 0);
-            self.source.read_exact_at(&mut self.bytes, offset)?;
+            reader.source.read_exact_at(&mut self.bytes, offset)?;
         }
-        let corrupt = |window, what| self.source.name.corrupt(window, offset, what);
+        let corrupt = |window, what| reader.source.name.corrupt(window, offset, what);
         let mut bytes = self.bytes.chunks_exact(record_bytes);
         let record = bytes
             .nth(among_read)
-            .and_then(|bytes| TokenRecord::from_bytes(bytes, i, self.header_crc))
+            .and_then(|bytes| TokenRecord::from_bytes(bytes, i, reader.header_crc))
             .ok_or_else(|| corrupt(None, format!("the checksum of record {i} does not match")))?;
-        let fault = self.header.nameless(&record);
-        if let Some(fault) = fault.or_else(|| self.header.impossible(&record)) {
+        let fault = reader.header.nameless(&record);
+        if let Some(fault) = fault.or_else(|| reader.header.impossible(&record)) {
             let what = format!("record {i}, of position {}: {fault}", record.position);
             return Err(corrupt(Some(record.window), what));
         }
@@ -212,16 +228,17 @@ impl SidecarReader {
     }
 }
 
-impl Iterator for SidecarReader {
+impl Iterator for SidecarRecords<'_> {
     type Item = Result<TokenRecord>;
 
     /// The next record; `None` after an error.
     fn next(&mut self) -> Option<Self::Item> {
-        if self.i >= self.n_records() {
+        let n_records = self.reader.n_records();
+        if self.i >= n_records {
             return None;
         }
         let record = self.read();
-        self.i = record.as_ref().map_or(self.n_records(), |_| self.i + 1);
+        self.i = record.as_ref().map_or(n_records, |_| self.i + 1);
         Some(record)
     }
 }
@@ -234,6 +251,6 @@ impl Iterator for SidecarReader {
 pub fn verify(path: &Path) -> Result<u64> {
     let reader = SidecarReader::open(path)?;
     reader.texts()?;
-    let windows = reader.map(|record| Ok(record?.window));
+    let windows = reader.records().map(|record| Ok(record?.window));
     Ok(windows.collect::<Result<HashSet<u32>>>()?.len() as u64)
 }

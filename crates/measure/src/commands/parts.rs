@@ -3,21 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    Found, Kind, NativeReader, Provenance, SensitivityMap, Shard, SidecarHeader, SidecarReader,
-    TokenRecord, TokenTexts, sniff,
+    Aspect, Difference, Effect, Found, Kind, NativeReader, Provenance, RunKey, SensitivityMap,
+    SidecarHeader, SidecarReader, TokenRecord, TokenTexts, sniff,
 };
 use kl_report::Warning;
 use kl_report::comparison::NotCompared;
 use kl_report::number::count;
-use serde::Serialize;
-use serde_json::Value;
 
-use super::differences;
 use super::observer::one_line;
-use super::resume::first_difference;
 
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
 #[derive(Clone, Debug)]
@@ -25,9 +22,34 @@ pub struct StoredEvaluation {
     /// The header of the whole evaluation.
     pub header: SidecarHeader,
     /// The file, or the files of the parts in the order of their indices; none if it has no file.
-    pub paths: Vec<PathBuf>,
+    pub sidecars: Vec<Sidecar>,
     /// Records of the whole evaluation.
     pub n_records: u64,
+}
+
+/// A sidecar, which is opened once, when it is first read.
+#[derive(Clone, Debug)]
+pub struct Sidecar {
+    pub path: PathBuf,
+    reader: OnceLock<Arc<SidecarReader>>,
+}
+
+impl Sidecar {
+    /// The file at `path`, which is not open yet.
+    pub fn at(path: PathBuf) -> Self {
+        Self {
+            path,
+            reader: OnceLock::new(),
+        }
+    }
+
+    fn reader(&self) -> kl_formats::Result<&SidecarReader> {
+        if let Some(reader) = self.reader.get() {
+            return Ok(reader);
+        }
+        let reader = SidecarReader::open(&self.path)?;
+        Ok(self.reader.get_or_init(|| Arc::new(reader)))
+    }
 }
 
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
@@ -41,7 +63,7 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
             Err(error) => unusable.push(NotCompared::new(path, one_line(&error))),
             Ok(part) => {
                 let is_its = |first: &PartFile| {
-                    part.provenance.shard.is_some() && first.identity == part.identity
+                    part.provenance.shard.is_some() && part.other_whole(first).is_none()
                 };
                 match groups.iter_mut().find(|of| of.first().is_some_and(is_its)) {
                     Some(group) => group.push(part),
@@ -74,6 +96,11 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
 }
 
 impl StoredEvaluation {
+    /// The paths of its files, as people read them.
+    pub fn shown_paths(&self) -> impl Iterator<Item = String> {
+        self.sidecars.iter().map(|of| of.path.display().to_string())
+    }
+
     /// The evaluation of a whole file, or of all parts in their order.
     ///
     /// # Errors
@@ -93,9 +120,14 @@ impl StoredEvaluation {
                 count(n_records)
             );
         }
+        let sidecars: Vec<Sidecar> = files.iter().map(PartFile::sidecar).collect();
+        let header = match sidecars.first() {
+            Some(sidecar) => sidecar.reader()?.header.of_whole(),
+            None => bail!("no sidecars were given"),
+        };
         Ok(Self {
-            header: SidecarReader::open(&first.path)?.header.of_whole(),
-            paths: files.iter().map(|part| part.path.clone()).collect(),
+            header,
+            sidecars,
             n_records,
         })
     }
@@ -106,11 +138,12 @@ impl StoredEvaluation {
     /// # Errors
     /// If a file can no longer be opened, or is damaged; and those of `each`.
     pub fn read(&self, mut each: impl FnMut(&[TokenRecord]) -> Result<()>) -> Result<TokenTexts> {
-        let open = |path: &PathBuf| SidecarReader::open(path);
-        let mut readers: Vec<_> = self.paths.iter().map(open).collect::<Result<_, _>>()?;
-        let mut parts: Vec<_> = readers.iter_mut().map(Iterator::peekable).collect();
+        let readers = self.sidecars.iter().map(Sidecar::reader);
+        let readers: Vec<&SidecarReader> = readers.collect::<Result<_, _>>()?;
+        let parts = readers.iter().map(|reader| reader.records().peekable());
+        let mut parts = Vec::from_iter(parts);
         let mut window: Vec<TokenRecord> = Vec::new();
-        for turn in (0..self.paths.len()).cycle() {
+        for turn in (0..parts.len()).cycle() {
             let Some(part) = parts.get_mut(turn) else {
                 break;
             };
@@ -126,7 +159,7 @@ impl StoredEvaluation {
             }
             each(&window)?;
         }
-        let of_each = readers.iter().map(SidecarReader::texts);
+        let of_each = readers.iter().map(|reader| reader.texts());
         let mut texts: Vec<TokenTexts> = of_each.collect::<Result<_, _>>()?;
         Ok(match texts.len() {
             1 => texts.remove(0),
@@ -142,8 +175,10 @@ pub struct PartFile {
     provenance: Provenance,
     /// Rows in the file: records of a sidecar, cells of a map.
     pub n_rows: u64,
-    /// The keys of the header that are alike in all parts of a whole.
-    identity: Value,
+    /// The run that made the whole.
+    whole: RunKey,
+    /// The open file, of a sidecar.
+    sidecar: Option<Arc<SidecarReader>>,
 }
 
 impl PartFile {
@@ -162,7 +197,12 @@ impl PartFile {
                     bail!("{shown}: is not finished: finish that run with --resume, then merge");
                 }
                 let (header, n_cells) = (&map.header, map.cells.len() as u64);
-                Ok(Self::new(path, header, &header.of_whole(), n_cells))
+                Ok(Self::new(
+                    path,
+                    header,
+                    RunKey::from(&header.of_whole()),
+                    n_cells,
+                ))
             }
             _ => {
                 let kind = sniff(path)?;
@@ -170,13 +210,18 @@ impl PartFile {
                     bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
                 }
                 let header = NativeReader::open(path)?.header;
-                Ok(Self::new(path, &header, &header.of_whole(), header.n_rows))
+                Ok(Self::new(
+                    path,
+                    &header,
+                    RunKey::from(&header.of_whole()),
+                    header.n_rows,
+                ))
             }
         }
     }
 
     fn of_sidecar(path: &Path) -> Result<Self> {
-        let reader = SidecarReader::open(path)?;
+        let reader = Arc::new(SidecarReader::open(path)?);
         let (header, n_records) = (&reader.header, reader.n_records());
         if let (Some(_), Some(n)) = (header.shard, header.n_records)
             && n_records != n
@@ -188,74 +233,58 @@ impl PartFile {
                 count(n)
             );
         }
-        Ok(Self::new(path, header, &header.of_whole(), n_records))
+        let whole = RunKey::from(&header.of_whole());
+        let part = Self::new(path, header, whole, n_records);
+        Ok(Self {
+            sidecar: Some(Arc::clone(&reader)),
+            ..part
+        })
     }
 
-    fn new(path: &Path, of: &Provenance, whole: &impl Serialize, n_rows: u64) -> Self {
+    fn new(path: &Path, of: &Provenance, whole: RunKey, n_rows: u64) -> Self {
         Self {
             path: path.to_owned(),
             provenance: of.clone(),
-            identity: identity(whole, of.shard),
+            whole: whole.of_whole(),
             n_rows,
+            sidecar: None,
         }
+    }
+
+    /// The file as one that holds records.
+    fn sidecar(&self) -> Sidecar {
+        let sidecar = Sidecar::at(self.path.clone());
+        if let Some(reader) = &self.sidecar {
+            sidecar.reader.get_or_init(|| Arc::clone(reader));
+        }
+        sidecar
     }
 
     /// True if this file holds the whole that `part` is a part of.
     fn is_whole_of(&self, part: &Self) -> bool {
-        let mut identity = part.identity.clone();
-        forget(&mut identity, N_PARTS);
-        part.provenance.shard.is_some() && identity == self.identity
+        let is_part = |file: &Self| file.provenance.shard.is_some();
+        is_part(part) && !is_part(self) && part.other_run(self).is_none()
+    }
+
+    /// The difference by which this file is a part of another whole than `other`; `None` if it is not.
+    fn other_whole(&self, other: &Self) -> Option<String> {
+        let [here, there] =
+            [self, other].map(|of| of.provenance.shard.map_or(0, |shard| shard.count));
+        let in_count = || (here != there).then(|| format!("parts: {there} there, {here} here"));
+        self.other_run(other).or_else(in_count)
+    }
+
+    /// The difference that makes the wholes other runs: another device or version makes none, and files may have
+    /// other names on another machine; but evaluations under two labels are two.
+    fn other_run(&self, other: &Self) -> Option<String> {
+        let mut differences = self.whole.diff(&other.whole).into_iter();
+        let is_other =
+            |of: &Difference| of.effect == Effect::Numbers || of.what == Aspect::Key("label");
+        differences.find(is_other).map(|of| of.to_string())
     }
 
     fn index(&self) -> u32 {
         self.provenance.shard.map_or(0, |shard| shard.index)
-    }
-}
-
-/// The key of the number of parts, which only the identity of a part has.
-const N_PARTS: &str = "parts";
-
-/// The keys of headers that may differ between parts of a whole; `*` is each item of a list. Files may
-/// have other names on another machine, which may compute with other devices and so get other last bits:
-/// [`warnings`] names the devices.
-const OF_A_PART: &str = "writer model_path text_path model.file_name reference.file_name \
-     reference.model.file_name text.name texts.*.name reference.text.name imatrix.file_name \
-     prompts.*.spans states.check";
-
-/// The further keys that may differ where answers were generated: a part records those of its own windows.
-const OF_ANSWERS: [&str; 2] = ["n_rows", "prompts.*.n_tokens"];
-
-/// Selects the keys of a header that are alike in all parts of a whole.
-fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
-    let mut identity = serde_json::to_value(whole).unwrap_or_default();
-    let is_generated = identity.get("generated").is_some_and(|n| !n.is_null());
-    let of_answers = OF_ANSWERS.into_iter().filter(|_| is_generated);
-    for key in OF_A_PART.split(' ').chain(of_answers) {
-        forget(&mut identity, key);
-    }
-    // Evaluations of one model with two types of cache, or of weights, are two evaluations.
-    if let Some(backend) = identity.get_mut("backend").and_then(Value::as_object_mut) {
-        backend.retain(|key, _| ["type_k", "type_v", "weights"].contains(&key.as_str()));
-    }
-    if let (Some(object), Some(shard)) = (identity.as_object_mut(), shard) {
-        object.insert(N_PARTS.to_owned(), shard.count.into());
-    }
-    identity
-}
-
-/// Removes a key, as in `model.file_name`, from an object.
-fn forget(value: &mut Value, key: &str) {
-    match (value, key.split_once('.')) {
-        (Value::Array(items), Some((_, rest))) => {
-            items.iter_mut().for_each(|item| forget(item, rest));
-        }
-        (Value::Object(object), Some((first, rest))) => {
-            if let Some(inner) = object.get_mut(first) {
-                forget(inner, rest);
-            }
-        }
-        (Value::Object(object), None) => drop(object.remove(key)),
-        _ => {}
     }
 }
 
@@ -274,7 +303,7 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     };
     let count = first.provenance.shard.map_or(0, |shard| shard.count);
     for other in others {
-        if let Some(difference) = first_difference(&first.identity, &other.identity) {
+        if let Some(difference) = other.other_whole(first) {
             bail!(
                 "{}: is a part of another whole than {} ({difference}): leave it out",
                 other.path.display(),
@@ -323,28 +352,29 @@ pub fn warnings(parts: &[PartFile]) -> Vec<Warning> {
     };
     let (mut warnings, mut known) = (Vec::new(), BTreeSet::new());
     for part in others {
-        let (here, there) = (&part.provenance, &first.provenance);
-        let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
-        let mut differences = vec![("the program", writer(here), writer(there))];
-        differences.retain(|(_, here, there)| here != there);
-        if let (Some(here), Some(there)) = (&here.backend, &there.backend) {
-            let run = differences::SetUps {
-                here,
-                there,
-                n_ctx: first.provenance.n_ctx,
-                has_attention: true,
+        let differences = part.whole.diff(&first.whole);
+        for Difference {
+            what,
+            here,
+            there,
+            effect,
+        } in differences
+        {
+            if effect == Effect::Recorded {
+                continue;
+            }
+            let what = match what {
+                Aspect::Program => "the program",
+                Aspect::SetUp(setting) => setting.name(),
+                Aspect::Key(_) => continue,
             };
-            let of_run = run.differences().into_iter();
-            differences.extend(of_run.map(|of| (of.what, of.here, of.there)));
-        }
-        for (what, other, one) in differences {
             let message = format!(
-                "{what} is {one} in {} and {other} in {}: the parts may differ by more than rounding; the merged file records what the first part states",
+                "{what} is {there} in {} and {here} in {}: the parts may differ by more than rounding; the merged file records what the first part states",
                 first.path.display(),
                 part.path.display()
             );
             // Ten parts of one machine need one warning.
-            if known.insert((what, other)) {
+            if known.insert((what, here)) {
                 warnings.push(Warning::new("parts_differ", message));
             }
         }

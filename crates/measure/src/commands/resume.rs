@@ -3,11 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Fault, NativeReader, ReadBlocks as _};
-use serde::Serialize;
-use serde_json::Value;
+use kl_formats::{Difference, Effect, Fault, NativeReader, ReadBlocks as _, RunKey};
 
-use super::differences;
 use super::output::PartialFile;
 use crate::input::Plan;
 
@@ -55,88 +52,32 @@ pub fn of_whole_calls(n_windows: usize, n_seq: u32) -> usize {
     n_windows - n_windows % n_seq.max(1) as usize
 }
 
-/// Refuses a file that was begun with another header than this run's. `input` is what the run
-/// reads besides its model.
+/// Refuses a file that was begun by another run `there` than this one, `here`. `input` is what the run reads
+/// besides its model.
 pub fn check_same_run(
     path: &Path,
-    there: &impl Serialize,
-    here: &impl Serialize,
+    there: impl Into<RunKey>,
+    here: impl Into<RunKey>,
     input: &str,
 ) -> Result<()> {
+    let differences = here.into().diff(&there.into());
+    differences
+        .first()
+        .map_or(Ok(()), |difference| refuse(path, difference, input))
+}
+
+/// Refuses a file that was begun by a run with this difference.
+///
+/// # Errors
+/// Always.
+pub fn refuse(path: &Path, difference: &Difference, input: &str) -> Result<()> {
     let path = path.display();
-    match first_difference(there, here) {
-        Some(difference) if is_version(&difference) => bail!(
+    match difference.effect {
+        Effect::Program => bail!(
             "{path}: was begun by another version of kl ({difference}): finish it with that one, or start over with --force"
         ),
-        Some(difference) => bail!(
+        _ => bail!(
             "{path}: belongs to another run ({difference}): use the same model, {input} and settings, or start over with --force"
         ),
-        None => Ok(()),
     }
 }
-
-/// Returns a key in which two headers differ, with both values. Of several it prefers what the user
-/// chose over what was counted.
-pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option<String> {
-    const GIVEN: [&str; 9] = [
-        "writer:",
-        "model.file_name",
-        "model",
-        "text",
-        "reference",
-        "generated",
-        "sampling",
-        "n_ctx",
-        "encoding",
-    ];
-    let there = serde_json::to_value(there).unwrap_or_default();
-    let here = serde_json::to_value(here).unwrap_or_default();
-    let mut found = Vec::new();
-    collect("", &there, &here, &mut found);
-    found.into_iter().min_by_key(|found| {
-        let rank = GIVEN.iter().position(|key| found.starts_with(key));
-        (rank.unwrap_or(GIVEN.len()), found.starts_with("n_"))
-    })
-}
-
-/// True if a difference is in the version of the program.
-fn is_version(difference: &str) -> bool {
-    difference.starts_with("writer:")
-}
-
-/// Adds the keys at or below `key` in which two values differ to those found.
-fn collect(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
-    let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
-        if there != here {
-            let (key, there, here) = (differences::shown_key(key), short(there), short(here));
-            found.push(format!("{key}: {there} there, {here} here"));
-        }
-        return;
-    };
-    let dot = if key.is_empty() { "" } else { "." };
-    let here_only = all_here
-        .keys()
-        .filter(|name| !all_there.contains_key(*name));
-    for name in all_there.keys().chain(here_only) {
-        let [there, here] = [all_there, all_here].map(|all| all.get(name).unwrap_or(&Value::Null));
-        collect(&format!("{key}{dot}{name}"), there, here, found);
-    }
-}
-
-/// Shows a value, cut short: prompts are long.
-fn short(value: &Value) -> String {
-    const MAX_CHARS: usize = 80;
-    let mut text = match value {
-        Value::Null => return "none".to_owned(),
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    };
-    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
-        text.truncate(end);
-        text.push_str("...");
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests;

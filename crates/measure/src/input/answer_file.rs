@@ -9,7 +9,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{LineChecksum, hex, with_checksum};
+use kl_formats::{
+    BackendIdentity, LineChecksum, Made, ModelIdentity, ModelKey, RunKey, Sampling, TextKey,
+    WindowsKey, hex, with_checksum,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -21,7 +24,7 @@ pub struct AnswerFile {
     /// `None` before the first answer.
     file: Option<File>,
     /// The description of the run that the answers are of.
-    pub run: Value,
+    pub run: AnswerRun,
     /// The answers by their windows.
     kept: HashMap<u32, AnswerLine>,
     /// The lines of the file that hold an answer.
@@ -30,8 +33,52 @@ pub struct AnswerFile {
     pub n_damaged: usize,
 }
 
-/// The key of a line's checksum.
-const CHECKSUM: &str = "crc32";
+/// What answers depend on, besides their prompts, by its keys in the file's first line.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct AnswerRun {
+    /// The set-up; of its batches only what the user set, since kl chooses them for the longest window.
+    pub backend: BackendIdentity,
+    /// Most tokens of an answer.
+    pub generated: Option<u32>,
+    /// The model that answers.
+    pub model: ModelIdentity,
+    /// Most tokens of a window; `None`: as many as it needs.
+    pub n_ctx: Option<u32>,
+    /// How tokens are chosen; `None`: greedily.
+    pub sampling: Option<Sampling>,
+    /// The program, with its version.
+    pub writer: String,
+}
+
+impl From<&AnswerRun> for RunKey {
+    fn from(of: &AnswerRun) -> Self {
+        Self {
+            program: Some(of.writer.clone()),
+            label: None,
+            model: ModelKey {
+                identity: Some(of.model.clone()),
+                tokenizer: None,
+            },
+            text: TextKey {
+                generated: of.generated,
+                sampling: of.sampling,
+                ..TextKey::default()
+            },
+            reference: None,
+            windows: WindowsKey {
+                n_ctx: of.n_ctx,
+                ..WindowsKey::default()
+            },
+            made: Made::Answers {
+                n_batch: of.backend.n_batch,
+                n_ubatch: of.backend.n_ubatch,
+                n_parallel: of.backend.n_seq,
+            },
+            set_up: Some(of.backend.clone()),
+            part: None,
+        }
+    }
+}
 
 /// A line of the file: an answer.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
@@ -45,9 +92,8 @@ struct AnswerLine {
 }
 
 impl AnswerFile {
-    /// A file that does not exist before the first answer. `run` describes what the answers depend
-    /// on, besides their prompts.
-    pub fn new(path: PathBuf, run: Value) -> Self {
+    /// A file that does not exist before the first answer.
+    pub fn new(path: PathBuf, run: AnswerRun) -> Self {
         Self {
             path,
             file: None,
@@ -77,7 +123,7 @@ impl AnswerFile {
             return Ok(None);
         };
         // Never overwritten: it may be a file of the user's.
-        let mut description = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
+        let description = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
             anyhow!(
                 "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
                 path.display()
@@ -94,7 +140,12 @@ impl AnswerFile {
                 path.display()
             ),
         }
-        description.remove(CHECKSUM);
+        let run: AnswerRun = serde_json::from_value(description.into()).map_err(|error| {
+            anyhow!(
+                "{}: its first line does not describe a run of this version of kl ({error}): remove it, or start over with --force",
+                path.display()
+            )
+        })?;
         let lines: Vec<&[u8]> = lines.collect();
         let answers: Vec<AnswerLine> = lines.iter().copied().filter_map(answer_of).collect();
         let n_damaged = lines.len() - answers.len();
@@ -110,7 +161,7 @@ impl AnswerFile {
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
-            run: description.into(),
+            run,
             n_answers: kept.len(),
             n_damaged,
             kept,

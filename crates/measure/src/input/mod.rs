@@ -31,7 +31,7 @@ use kl_report::Warning;
 
 use crate::pipeline::{InputTime, Part};
 use crate::whole_file::read_text;
-pub use answer_file::AnswerFile;
+pub use answer_file::{AnswerFile, AnswerRun};
 pub use generation::Generated;
 use prompt_file::PromptLine;
 use prompts::Questions;

@@ -5,9 +5,12 @@ use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{BackendIdentity, CutOffMap, Fault, MapHeader, MapWriter, SensitivityMap};
+use kl_formats::{
+    Aspect, BackendIdentity, CutOffMap, Fault, MapHeader, MapWriter, RunKey, SensitivityMap,
+    Setting,
+};
 use kl_measure::commands::output::{Existing, PartialFile, follow_links, partial_path};
-use kl_measure::commands::resume::{self, check_same_run};
+use kl_measure::commands::resume;
 use kl_report::number::count_of;
 
 use crate::settings::SensitivitySettings;
@@ -122,22 +125,26 @@ fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
     }
 }
 
+/// The windows of a map.
+const WINDOWS: Aspect = Aspect::Key("windows");
+
 /// Refuses a map that was begun with another header than this run's, except in keys that do not change results.
 fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
-    let (mut here, there) = (header.clone(), &begun.header);
-    here.model_path.clone_from(&there.model_path);
-    here.text_path.clone_from(&there.text_path);
-    if let (Some(here), Some(there)) = (&mut here.backend, &there.backend) {
-        here.threads = there.threads;
+    let [here, there] = [header, &begun.header].map(RunKey::from);
+    let mut differences = here.diff(&there);
+    differences.retain(|of| of.what != Aspect::SetUp(Setting::Threads));
+    // Other windows are told last: they follow from another text.
+    differences.sort_by_key(|of| of.what == WINDOWS);
+    match differences.first() {
+        None => Ok(()),
+        Some(difference) if difference.what == WINDOWS => {
+            let [begun, new] =
+                [&begun.header, header].map(|of| count_of(of.windows.len() as u64, "window"));
+            bail!(
+                "{}: belongs to another run ({begun} there, {new} here): use the same -n and -c, or start over with --force",
+                path.display()
+            )
+        }
+        Some(difference) => resume::refuse(path, difference, "text"),
     }
-    here.windows.clone_from(&there.windows);
-    check_same_run(path, there, &here, "text")?;
-    if header.windows != there.windows {
-        let [begun, new] = [there, header].map(|of| count_of(of.windows.len() as u64, "window"));
-        bail!(
-            "{}: belongs to another run ({begun} there, {new} here): use the same -n and -c, or start over with --force",
-            path.display()
-        );
-    }
-    Ok(())
 }

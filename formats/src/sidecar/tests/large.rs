@@ -17,15 +17,16 @@ fn what_follows_4_gib_of_records_is_read_where_it_is() {
     let parts: [(u64, &[u8]); 2] = [(0, &start), (records_end, &end)];
     sparse(&scratch.path, file_bytes, &parts);
 
-    let mut reader = SidecarReader::open(&scratch.path).unwrap();
+    let reader = SidecarReader::open(&scratch.path).unwrap();
     assert_eq!(
         (reader.n_records(), reader.file_bytes()),
         (n_records, file_bytes)
     );
     assert_eq!(reader.texts().unwrap(), texts());
-    assert_eq!(reader.next().unwrap().unwrap(), record(0));
+    let mut records = reader.records();
+    assert_eq!(records.next().unwrap().unwrap(), record(0));
     // A hole in the file is not a record.
-    let error = reader.next().unwrap().unwrap_err();
+    let error = records.next().unwrap().unwrap_err();
     assert_fault(&error, "Corrupt");
     sparse(&scratch.path, file_bytes - 1, &[(0, &start)]);
     let error = SidecarReader::open(&scratch.path).unwrap_err();

@@ -12,15 +12,9 @@ fn backend(n_batch: u32, n_ubatch: u32, flash_attn: &str) -> BackendIdentity {
 
 /// Lists the settings that differ, each with the flags to match.
 fn of_set_ups(here: &BackendIdentity, there: &BackendIdentity, has_attention: bool) -> Vec<String> {
-    let run = SetUps {
-        here,
-        there,
-        n_ctx: 64,
-        has_attention,
-    };
-    let differences = run.differences().into_iter();
+    let differences = super::differences(here, there, 64, has_attention).into_iter();
     differences
-        .map(|of| format!("{}: {}", of.what, of.flags))
+        .map(|(of, flags)| format!("{}: {flags}", of.what.name()))
         .collect()
 }
 

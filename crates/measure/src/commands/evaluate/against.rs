@@ -18,7 +18,7 @@ use crate::commands::context::{
     check_windows, context_options, largest_context, recorded_weights, settled_identity,
 };
 use crate::commands::devices::load;
-use crate::commands::differences;
+use crate::commands::differences::warn_of_differences;
 use crate::commands::evaluation::{
     ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, TokenLog, evaluate_each,
 };
@@ -275,13 +275,8 @@ impl<'e> Against<'_, 'e> {
                 there.type_k.clone_from(&backend.type_k);
                 there.type_v.clone_from(&backend.type_v);
             }
-            let set_ups = differences::SetUps {
-                here: &backend,
-                there: &there,
-                n_ctx,
-                has_attention: facts.layers != Layers::Recurrent,
-            };
-            set_ups.warn(watch);
+            let has_attention = facts.layers != Layers::Recurrent;
+            warn_of_differences(&backend, &there, n_ctx, has_attention, watch);
         }
         header.backend = Some(backend);
         Ok((header, options))

@@ -22,8 +22,8 @@ use kl_stats::stats::{KldSoFar, MostDivergent, PromptStats, TokenTable};
 use super::context::writer;
 use super::observer::{Outlook, Watch};
 use super::output::with_kept;
-use super::parts::StoredEvaluation;
-use super::report::EvaluationRow;
+use super::parts::{Sidecar, StoredEvaluation};
+use super::report::MeasuredEvaluation;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::pipeline::{self, Error, InputTime, ReferenceRows, Sources, Step, Timing};
 use measures::Measured;
@@ -348,15 +348,15 @@ impl Evaluation<'_> {
         sidecar: Option<PathBuf>,
         texts: TokenTexts,
         n_windows: Option<u64>,
-    ) -> Result<EvaluationRow> {
+    ) -> Result<MeasuredEvaluation> {
         let records = &log.records;
         let stored = StoredEvaluation {
             header: self.header.clone(),
-            paths: sidecar.into_iter().collect(),
+            sidecars: sidecar.into_iter().map(Sidecar::at).collect(),
             n_records: records.len() as u64,
         };
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let mut row = EvaluationRow::measure(
+        let mut row = MeasuredEvaluation::measure(
             stored,
             confidence,
             rule,
@@ -368,7 +368,7 @@ impl Evaluation<'_> {
                 Ok(texts)
             },
         )?;
-        if let Some(until) = &mut row.model.until {
+        if let Some(until) = &mut row.result.until {
             until.of = n_windows;
         }
         if let Some(n) = self.settings.for_context {
@@ -390,10 +390,10 @@ impl Evaluation<'_> {
         outcome: RunOutcome,
         timing: Option<TimingInfo>,
         log: &TokenLog,
-        row: &EvaluationRow,
+        row: &MeasuredEvaluation,
     ) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
-        let (result, measured) = (row.model.result.clone(), &outcome.measured);
+        let (result, measured) = (row.result.clone(), &outcome.measured);
         let text = |tokens: &[u32]| match self.tokens {
             Some(vocabulary) => vocabulary.text(tokens),
             None => TokenTexts::default().text(tokens),

@@ -8,14 +8,14 @@ use kl_report::{Failure, ModelReport, ReferenceInfo, Report, RowsHere, faulty_ro
 use crate::commands::Shelf;
 use crate::commands::observer::{Event, Watch, one_line};
 use crate::commands::output::Existing;
-use crate::commands::report::{Comparer, EvaluationRow};
+use crate::commands::report::{Comparer, MeasuredEvaluation};
 use crate::commands::settings::{ResultSettings, Subject};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
     /// Its row in the table of several.
-    pub row: EvaluationRow,
+    pub row: MeasuredEvaluation,
     /// True if its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
@@ -102,7 +102,7 @@ impl<'q> Queue<'q> {
     }
 
     /// Adds an evaluation to the report, tells the observer, and returns its row.
-    fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> EvaluationRow {
+    fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> MeasuredEvaluation {
         let (watch, model) = (self.watch, evaluated.report);
         if let (Some(states), Some(here)) = (&mut self.report.reference.states, evaluated.here) {
             states.here = Some(here);

@@ -163,8 +163,8 @@ impl ClaimedSidecar {
         (ends || has_all || until.is_reached()).then_some(records)
     }
 
-    /// The records of the run that was cut off, no more than `until` needs. `header` gets that run's path of
-    /// the model: the file has one, and hashes identify a model.
+    /// The records of the run that was cut off, no more than `until` needs. `header` becomes that run's, which
+    /// the file begins with.
     fn begun_records(
         &mut self,
         header: &mut SidecarHeader,
@@ -173,13 +173,11 @@ impl ClaimedSidecar {
         let Some(cut_off) = self.cut_off.take() else {
             return Ok(Vec::new());
         };
-        if cut_off.header.model == header.model {
-            header.model_path.clone_from(&cut_off.header.model_path);
-        }
-        check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
+        check_same_run(self.output.path(), &cut_off.header, &*header, "reference")?;
         if self.is_stale && self.finished.is_none() {
             return Ok(Vec::new());
         }
+        header.clone_from(&cut_off.header);
         let mut records = cut_off.records;
         if let Some(n_seq) = header.backend.as_ref().and_then(|backend| backend.n_seq) {
             let windows = records.chunk_by(|one, next| one.window == next.window);

@@ -1,16 +1,16 @@
 //! The choice of rows that were measured alike, so that they can be compared.
 
-use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
+use kl_formats::{Effect, Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 use kl_report::number::{count, short_percent};
 use kl_system::shell;
 
-use super::row::EvaluationRow;
+use super::measured::MeasuredEvaluation;
 use crate::commands::context::other_model;
 
 /// Sets `why_not` of each row that cannot be compared. The comparable rows are those of the reference that most
 /// rows have, and among these, those over the same tokens.
-pub fn tell_apart(rows: &mut [EvaluationRow]) {
-    let all: Vec<&EvaluationRow> = rows.iter().collect();
+pub fn tell_apart(rows: &mut [MeasuredEvaluation]) {
+    let all: Vec<&MeasuredEvaluation> = rows.iter().collect();
     let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
     if let Some(standard) = same_tokens.first() {
         let reasons = Vec::from_iter(all.iter().map(|row| why_not(row, standard)));
@@ -22,47 +22,46 @@ pub fn tell_apart(rows: &mut [EvaluationRow]) {
 /// The largest set of rows that are alike; among equally large sets, the one with the most tokens, then
 /// the first.
 fn most<'r>(
-    rows: &[&'r EvaluationRow],
-    are_alike: fn(&EvaluationRow, &EvaluationRow) -> bool,
-) -> Vec<&'r EvaluationRow> {
-    let mut sets: Vec<Vec<&EvaluationRow>> = Vec::new();
+    rows: &[&'r MeasuredEvaluation],
+    are_alike: fn(&MeasuredEvaluation, &MeasuredEvaluation) -> bool,
+) -> Vec<&'r MeasuredEvaluation> {
+    let mut sets: Vec<Vec<&MeasuredEvaluation>> = Vec::new();
     for row in rows {
-        let is_its =
-            |set: &&mut Vec<&EvaluationRow>| set.first().is_some_and(|first| are_alike(first, row));
+        let is_its = |set: &&mut Vec<&MeasuredEvaluation>| {
+            set.first().is_some_and(|first| are_alike(first, row))
+        };
         match sets.iter_mut().find(is_its) {
             Some(set) => set.push(row),
             None => sets.push(vec![row]),
         }
     }
-    let size = |set: &Vec<&EvaluationRow>| (set.len(), set.first().map(|row| row.stored.n_records));
+    let size =
+        |set: &Vec<&MeasuredEvaluation>| (set.len(), set.first().map(|row| row.stored.n_records));
     sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
 /// True if, by their headers, both were evaluated against one reference.
-fn has_same_reference(one: &EvaluationRow, other: &EvaluationRow) -> bool {
+fn has_same_reference(one: &MeasuredEvaluation, other: &MeasuredEvaluation) -> bool {
     let (a, b) = (&one.stored.header, &other.stored.header);
+    let differences = a.reference.diff(&b.reference, a.n_ctx);
+    let is_described_alike = differences.iter().all(|of| of.effect != Effect::Numbers);
     let shape = |of: &SidecarHeader| (of.n_ctx, of.n_vocab, of.first_scored);
-    if let (Some(a), Some(b)) = (&a.reference.fingerprint, &b.reference.fingerprint) {
-        return a == b;
-    }
-    let is_described_alike = |a: &ReferenceSummary, b: &ReferenceSummary| {
-        (&a.file_name, &a.kind, &a.model, &a.text) == (&b.file_name, &b.kind, &b.model, &b.text)
-    };
-    shape(a) == shape(b) && is_described_alike(&a.reference, &b.reference)
+    let has_fingerprints = a.reference.fingerprint.is_some() && b.reference.fingerprint.is_some();
+    is_described_alike && (has_fingerprints || shape(a) == shape(b))
 }
 
-fn is_over_same_tokens(one: &EvaluationRow, other: &EvaluationRow) -> bool {
+fn is_over_same_tokens(one: &MeasuredEvaluation, other: &MeasuredEvaluation) -> bool {
     one.tokens_hash == other.tokens_hash && n_compared(one) == n_compared(other)
 }
 
 /// The number of entries of each row that were compared.
-fn n_compared(row: &EvaluationRow) -> u32 {
+fn n_compared(row: &MeasuredEvaluation) -> u32 {
     let header = &row.stored.header;
     header.n_vocab_compared.unwrap_or(header.n_vocab)
 }
 
 /// The reason that a row cannot be compared with the standard; `None` if it can.
-fn why_not(row: &EvaluationRow, standard: &EvaluationRow) -> Option<String> {
+fn why_not(row: &MeasuredEvaluation, standard: &MeasuredEvaluation) -> Option<String> {
     let (here, there) = (&row.stored.header, &standard.stored.header);
     if !has_same_reference(row, standard) {
         return Some(other_reference(here, there));

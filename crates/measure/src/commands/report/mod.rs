@@ -2,8 +2,8 @@
 
 mod comparable;
 mod files;
+mod measured;
 mod ranking;
-mod row;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -27,9 +27,9 @@ use super::settings::ReportSettings;
 use crate::whole_file::read_json;
 use comparable::tell_apart;
 pub use files::is_listed;
+pub use measured::MeasuredEvaluation;
+use measured::around;
 use ranking::{Compared, Ranking};
-pub use row::EvaluationRow;
-use row::around;
 
 /// A report: of two models in depth, or of several side by side.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ pub struct Comparer {
     /// such a context.
     pub for_context: Option<u64>,
     /// The rows, in the order of their models.
-    pub rows: Vec<EvaluationRow>,
+    pub rows: Vec<MeasuredEvaluation>,
 }
 
 /// The tokens that rows are compared on, and their clusters.
@@ -165,15 +165,15 @@ impl Comparer {
         let phase = watch.begin("sidecars", None, Some(n_records));
         let (confidence, rule) = (self.confidence, self.rule);
         let measure = |(stored, table): (StoredEvaluation, &mut TokenTable)| {
-            let path = stored.paths.first().cloned().unwrap_or_default();
+            let path = stored.shown_paths().next().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = watch.check().map_err(Into::into).and_then(|()| {
-                EvaluationRow::measure(stored, confidence, rule, None, table, |of, each| {
+                MeasuredEvaluation::measure(stored, confidence, rule, None, table, |of, each| {
                     of.read(each)
                 })
             });
             phase.rows(n_records);
-            measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
+            measured.map_err(|error| NotCompared::new(path.as_ref(), one_line(&error)))
         };
         let mut unreadable = Vec::new();
         let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
@@ -208,7 +208,8 @@ impl Comparer {
         let tokens = self.tokens()?;
         let (confidence, rule) = (self.confidence, self.rule);
         if let Some((_, Clusters { clustering, .. })) = &tokens {
-            let is_alike = |row: &EvaluationRow| row.model.summary.clusters.kind == clustering.kind;
+            let is_alike =
+                |row: &MeasuredEvaluation| row.result.summary.clusters.kind == clustering.kind;
             let all = self.rows.iter_mut();
             let again = all.filter(|row| row.why_not.is_none() && !is_alike(row));
             let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
@@ -227,7 +228,7 @@ impl Comparer {
         };
         let mut comparison = ranking.finished(compared);
         let not_compared = self.rows.iter().filter_map(|row| {
-            let (sidecar, why) = (row.model.sidecar.clone(), row.why_not.clone()?);
+            let (sidecar, why) = (row.sidecar(), row.why_not.clone()?);
             Some(NotCompared { sidecar, why })
         });
         comparison.not_compared = not_compared.collect();
@@ -236,14 +237,14 @@ impl Comparer {
 
     fn ranking<'r>(
         &self,
-        rows: Vec<&'r EvaluationRow>,
+        rows: Vec<&'r MeasuredEvaluation>,
         clusters: Option<Clustering>,
     ) -> Ranking<'r> {
         Ranking::new(rows, self.confidence, self.near, self.for_context, clusters)
     }
 
     /// The rows that can be compared.
-    fn alike(&self) -> impl Iterator<Item = &EvaluationRow> {
+    fn alike(&self) -> impl Iterator<Item = &MeasuredEvaluation> {
         self.rows.iter().filter(|row| row.why_not.is_none())
     }
 
@@ -254,17 +255,17 @@ impl Comparer {
     /// If a file can no longer be read.
     fn tokens(&self) -> Result<Option<ComparedTokens>> {
         let fewest = ranking::fewest_left_out(self.alike());
-        let is_ranked = |row: &&EvaluationRow| {
-            !row.model.is_noise_floor && Some(row.model.n_left_out()) == fewest
+        let is_ranked = |row: &&MeasuredEvaluation| {
+            !row.result.is_noise_floor && Some(row.result.n_left_out()) == fewest
         };
-        let mut rows: Vec<&EvaluationRow> = self.alike().filter(is_ranked).collect();
+        let mut rows: Vec<&MeasuredEvaluation> = self.alike().filter(is_ranked).collect();
         if rows.is_empty() {
             rows.extend(self.alike());
         }
         let Some(first) = rows.first() else {
             return Ok(None);
         };
-        let own = |row: &&EvaluationRow| row.model.summary.clusters.autocorrelation;
+        let own = |row: &&MeasuredEvaluation| row.result.summary.clusters.autocorrelation;
         let of_each = Vec::from_iter(rows.iter().filter_map(own));
         let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
         let autocorrelation = Some(mean).filter(|mean| mean.is_finite());
@@ -361,9 +362,9 @@ impl Comparer {
             }
         };
         let top = paired.top.iter().map(describe).collect();
-        let model = |row: &EvaluationRow| {
+        let model = |row: &MeasuredEvaluation| {
             let mut models = comparison.models.iter();
-            let its = models.find(|model| model.sidecar == row.model.sidecar);
+            let its = models.find(|model| model.sidecar == row.sidecar());
             its.context("the sidecar is not among those compared")
         };
         let models = [model(first)?, model(second)?];

@@ -8,19 +8,20 @@
 
 use std::collections::BTreeSet;
 
+use kl_formats::BackendIdentity;
 use kl_report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, PairKind, RatioToBest, Sizes,
 };
 use kl_report::set_up::{DISTINCTIONS, SettingValue};
-use kl_report::{doubts_of_models, unknown_caches};
+use kl_report::{ModelResult, doubts_of_models, unknown_caches};
 use kl_stats::stats::{Clustering, Confidence, Paired, Ratio, SpanRatio, holm};
 
-use super::row::EvaluationRow;
+use super::measured::MeasuredEvaluation;
 
 /// Evaluations by rising mean KLD, and by size where that is equal. Those that leave out more tokens come last.
 pub struct Ranking<'r> {
     /// The row in each place.
-    pub rows: Vec<&'r EvaluationRow>,
+    pub rows: Vec<&'r MeasuredEvaluation>,
     /// The size of the row in each place, by which models are compared.
     pub sizes: Vec<Option<u64>>,
     /// The models in their places, which [`Ranking::finished`] completes.
@@ -40,15 +41,15 @@ pub struct Compared {
 
 /// The smallest number of tokens that a row leaves out. The noise floor counts only where it is alone: at a
 /// token where every quant has an infinite KLD, the original has none.
-pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r EvaluationRow>) -> Option<u64> {
-    let fewest = rows.map(|row| (row.model.is_noise_floor, row.model.n_left_out()));
+pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r MeasuredEvaluation>) -> Option<u64> {
+    let fewest = rows.map(|row| (row.result.is_noise_floor, row.result.n_left_out()));
     fewest.min().map(|(_, n)| n)
 }
 
 impl<'r> Ranking<'r> {
     /// Ranks evaluations. `clusters` are those of their tokens.
     pub fn new(
-        mut rows: Vec<&'r EvaluationRow>,
+        rows: Vec<&'r MeasuredEvaluation>,
         confidence: Confidence,
         near: f64,
         for_context: Option<u64>,
@@ -58,38 +59,44 @@ impl<'r> Ranking<'r> {
             .first()
             .map(|row| ComparedReference::of(&row.stored.header));
         let fewest = fewest_left_out(rows.iter().copied());
-        // The mean of an incomplete row lacks its worst tokens, and cannot be ranked.
+        // The mean of an incomplete evaluation lacks its worst tokens, and cannot be ranked.
         let is_incomplete =
-            |row: &EvaluationRow| fewest.is_some_and(|fewest| row.model.n_left_out() > fewest);
-        let sizes = Sizes::of(rows.iter().map(|row| &row.model), for_context);
-        let size = |row: &EvaluationRow| sizes.of_model(&row.model);
-        rows.sort_by(|one, other| {
-            let mean = |row: &EvaluationRow| {
-                row.model
-                    .mean_kld()
-                    .map_or(f64::INFINITY, |mean| mean.value)
+            |of: &ModelResult| fewest.is_some_and(|fewest| of.n_left_out() > fewest);
+        let is_dequantized = |of: &BackendIdentity| of.weights.is_some();
+        let set_ups = rows
+            .iter()
+            .filter_map(|row| row.stored.header.backend.as_ref());
+        let all_are_dequantized = set_ups.filter(|of| is_dequantized(of)).count() == rows.len();
+        let with_places = rows.into_iter().map(|row| {
+            let compared = row.compared();
+            let model = ComparedModel {
+                is_incomplete: is_incomplete(&compared),
+                is_weights_alone: !all_are_dequantized && is_dequantized(&compared.set_up),
+                ..compared
             };
-            let by_completeness = is_incomplete(one).cmp(&is_incomplete(other));
+            (row, model)
+        });
+        let mut ranked = Vec::from_iter(with_places);
+        let sizes = Sizes::of(ranked.iter().map(|(_, model)| model), for_context);
+        ranked.sort_by(|(_, one), (_, other)| {
+            let mean =
+                |model: &ComparedModel| model.mean_kld().map_or(f64::INFINITY, |mean| mean.value);
+            let by_completeness = one.is_incomplete.cmp(&other.is_incomplete);
             let by_mean = by_completeness.then_with(|| mean(one).total_cmp(&mean(other)));
             by_mean.then_with(|| {
-                let [one, other] = [one, other].map(|row| size(row).unwrap_or(u64::MAX));
+                let [one, other] =
+                    [one, other].map(|model| sizes.of_model(model).unwrap_or(u64::MAX));
                 one.cmp(&other)
             })
         });
-        let is_dequantized = |row: &EvaluationRow| row.model.set_up.weights.is_some();
-        let all_are_dequantized = rows.iter().all(|row| is_dequantized(row));
-        let models = rows.iter().map(|row| ComparedModel {
-            is_incomplete: is_incomplete(row),
-            is_weights_alone: !all_are_dequantized && is_dequantized(row),
-            ..row.model.clone()
-        });
+        let (rows, models): (Vec<_>, Vec<_>) = ranked.into_iter().unzip();
         let mut comparison = Comparison {
             reference: reference.unwrap_or_default(),
             confidence,
             near,
             for_context,
             clusters,
-            models: models.collect(),
+            models,
             ..Comparison::default()
         };
         make_distinct(&mut comparison.models);
@@ -98,7 +105,9 @@ impl<'r> Ranking<'r> {
         let unknown = for_context.and_then(|n| unknown_caches(&comparison.models, n));
         comparison.warnings.extend(unknown);
         Self {
-            sizes: rows.iter().map(|row| size(row)).collect(),
+            sizes: (comparison.models.iter())
+                .map(|model| sizes.of_model(model))
+                .collect(),
             rows,
             comparison,
         }

@@ -44,7 +44,7 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     paths.remove(missing.unwrap());
     paths.push(folder.path("text"));
     let (evaluations, unusable) = stored_evaluations(&paths);
-    let found: Vec<usize> = evaluations.iter().map(|one| one.paths.len()).collect();
+    let found: Vec<usize> = evaluations.iter().map(|one| one.sidecars.len()).collect();
     assert_eq!(found, [3, 1]);
     for (name, what) in [
         ("text", "sidecar"),

@@ -8,7 +8,6 @@ use kl_engine::{Engine, Model};
 use kl_formats::{NativeReader, ReadBlocks as _};
 use kl_report::Warning;
 use kl_report::number::{count, count_of};
-use serde_json::json;
 
 use crate::commands::context::{backend_identity, writer};
 use crate::commands::input::answer_context;
@@ -16,7 +15,7 @@ use crate::commands::observer::Watch;
 use crate::commands::output::{Existing, partial_path};
 use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
-use crate::input::AnswerFile;
+use crate::input::{AnswerFile, AnswerRun};
 
 /// The file that keeps the answers, `<reference>.answers.partial`; `None` where none are generated.
 ///
@@ -57,14 +56,14 @@ pub fn read(
     let mut backend = backend_identity(engine, model, &answer_context(run, model, 1, 1))?;
     (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
     (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
-    let own = json!({
-        "writer": writer(),
-        "model": model.facts().identity,
-        "generated": input.generate,
-        "sampling": input.sampling(),
-        "n_ctx": input.n_ctx,
-        "backend": backend,
-    });
+    let own = AnswerRun {
+        backend,
+        generated: input.generate,
+        model: model.facts().identity.clone(),
+        n_ctx: input.n_ctx,
+        sampling: input.sampling(),
+        writer: writer(),
+    };
     let mut earlier = None;
     if settings.existing == Existing::Resume {
         earlier = AnswerFile::read(&path)?;

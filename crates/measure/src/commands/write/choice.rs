@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use kl_engine::{ContextOptions, Engine, EngineError, Model};
 use kl_formats::{
-    About, CheckRow, Float, Header, NativeReader, States, Target, WindowSpec, n_rows,
+    About, CheckRow, Float, Header, NativeReader, RunKey, States, Target, WindowSpec, n_rows,
 };
 use kl_report::number::{printable, significant};
 
@@ -183,17 +183,18 @@ impl<'m, 'a> Choice<'m, 'a> {
             states = Some(own);
         }
         self.record(states);
-        let mut own = Header::new(&self.about, encoding, &self.input.plan.windows);
+        let own = Header::new(&self.about, encoding, &self.input.plan.windows);
+        let mut own = RunKey::from(&own);
         if !is_ahead {
-            return check_same_run(begun.path(), header, &own, "text");
+            return check_same_run(begun.path(), header, own, "text");
         }
-        own.n_rows = header.n_rows;
-        own.prompts.clone_from(&header.prompts);
-        if own.shard.is_some() {
+        own.windows.n_rows = None;
+        own.text.prompts = None;
+        if own.part.is_some() {
             // The plan is that of all parts.
-            own.n_windows = header.n_windows;
+            own.windows.n_windows = None;
         }
-        check_same_run(begun.path(), header, &own, "prompts")
+        check_same_run(begun.path(), header, own, "prompts")
     }
 
     /// The source of hidden states for a new file that stores those, once a trial over the first windows

@@ -1,15 +1,24 @@
 //! A file of answers that is cut off anywhere.
 
-use serde_json::json;
-
 use super::*;
+
+fn run() -> AnswerRun {
+    AnswerRun {
+        backend: BackendIdentity::default(),
+        generated: Some(8),
+        model: ModelIdentity::named("m.gguf"),
+        n_ctx: None,
+        sampling: None,
+        writer: "kl".to_owned(),
+    }
+}
 
 #[test]
 fn whole_lines_are_kept_and_others_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
     assert!(AnswerFile::read(&path).unwrap().is_none());
-    let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
+    let mut file = AnswerFile::new(path.clone(), run());
     assert!(!path.exists());
     file.keep(4, &[1, 2], &[3]).unwrap();
     file.keep(5, &[1], &[4, 5]).unwrap();
@@ -21,8 +30,8 @@ fn whole_lines_are_kept_and_others_are_not() {
         assert_eq!(read.is_some(), !ends.is_empty());
         let Some(mut read) = read else { continue };
         assert_eq!(
-            (read.n_answers, read.run["model"].as_str()),
-            (ends.len() - 1, Some("m"))
+            (read.n_answers, read.run.model.shown_name()),
+            (ends.len() - 1, Some("m.gguf"))
         );
         let known = (read.answer(4, &[1, 2]), read.answer(5, &[1]));
         let expected = (Some(&[3][..]), Some(&[4, 5][..]));
@@ -53,7 +62,7 @@ fn whole_lines_are_kept_and_others_are_not() {
 fn no_changed_bit_gives_another_answer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
-    let mut file = AnswerFile::new(path.clone(), json!({"model": "m"}));
+    let mut file = AnswerFile::new(path.clone(), run());
     file.keep(4, &[1, 2], &[3, 70]).unwrap();
     file.keep(5, &[1], &[4, 5]).unwrap();
     let whole = fs::read(&path).unwrap();
@@ -65,7 +74,7 @@ fn no_changed_bit_gives_another_answer() {
             let Ok(Some(read)) = AnswerFile::read(&path) else {
                 continue;
             };
-            assert_eq!(read.run, json!({"model": "m"}));
+            assert_eq!(read.run, run());
             let known = [read.answer(4, &[1, 2]), read.answer(5, &[1])];
             let written = [&[3, 70][..], &[4, 5]];
             assert!(

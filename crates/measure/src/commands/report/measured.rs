@@ -7,7 +7,7 @@ use kl_formats::{BackendIdentity, ModelIdentity, SidecarHeader, TokenRecord, Tok
 use kl_report::comparison::ComparedModel;
 use kl_report::{ContextMemory, ModelInfo, ModelResult, WorstText, WorstToken};
 use kl_stats::stats::{
-    ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Run,
+    ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Point, Run,
     TokenTable, WindowSums, usable_kld,
 };
 
@@ -19,10 +19,16 @@ const DEFAULT_KV_TYPE: &str = "f16";
 /// The number of listed tokens: those that diverge most.
 const N_WORST: usize = 10;
 
-/// An evaluation with its own numbers.
-pub struct EvaluationRow {
-    /// The model, without what depends on other evaluations: its place, and its distance from the best.
-    pub model: ComparedModel,
+/// An evaluation with its own numbers, of which every report and every comparison is a view.
+pub struct MeasuredEvaluation {
+    /// The model, and the numbers that its records give.
+    pub result: ModelResult,
+    /// The share of tokens with at least a KLD.
+    ccdf: Vec<Point>,
+    /// Means along the text.
+    by_window: Vec<Point>,
+    /// The tokens that diverge most.
+    top: Vec<WorstToken>,
     /// A hash of the window, the position and the next token of each token, in order.
     pub tokens_hash: u64,
     /// A hash of the KLDs of all tokens, which would themselves take most of the memory of a large report.
@@ -48,7 +54,7 @@ fn hash_with_token(hash: u64, record: &TokenRecord) -> u64 {
 /// The records of an evaluation, window by window.
 type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
-impl EvaluationRow {
+impl MeasuredEvaluation {
     /// Measures an evaluation from its records, which `read` passes window by window, and only keeps the
     /// numbers. `read` returns the known texts of the tokens. The clusters are of this kind, or of the one that
     /// the rule chooses. `table` is cleared, and holds the tokens.
@@ -89,25 +95,37 @@ impl EvaluationRow {
             breakdown: statistics.breakdown,
             ..described(header)
         };
-        let paths = stored.paths.iter().map(|path| path.display().to_string());
-        let parts = Vec::from_iter(paths);
-        let model = ComparedModel {
+        Ok(Self {
             result,
-            sidecar: parts.first().cloned().unwrap_or_default(),
-            parts: Some(parts).filter(|of| of.len() > 1).unwrap_or_default(),
-            set_up: header.backend.clone().unwrap_or_default(),
             ccdf: statistics.ccdf,
             by_window: windows.means(),
             top: worst_of(worst, &texts),
-            ..ComparedModel::default()
-        };
-        Ok(Self {
-            model,
             tokens_hash,
             klds_hash,
             why_not: None,
             stored,
         })
+    }
+
+    /// The model in a comparison, without what depends on other evaluations: its place, and its distance from the
+    /// best.
+    pub fn compared(&self) -> ComparedModel {
+        let parts = Vec::from_iter(self.stored.shown_paths());
+        ComparedModel {
+            result: self.result.clone(),
+            sidecar: self.sidecar(),
+            parts: Some(parts).filter(|of| of.len() > 1).unwrap_or_default(),
+            set_up: self.stored.header.backend.clone().unwrap_or_default(),
+            ccdf: self.ccdf.clone(),
+            by_window: self.by_window.clone(),
+            top: self.top.clone(),
+            ..ComparedModel::default()
+        }
+    }
+
+    /// The path of its sidecar, or of the first part; empty without one.
+    pub fn sidecar(&self) -> String {
+        self.stored.shown_paths().next().unwrap_or_default()
     }
 
     /// Measures the evaluation again, with its intervals by clusters of this kind.
@@ -121,24 +139,25 @@ impl EvaluationRow {
         rule: ClusterRule,
         table: &mut TokenTable,
     ) -> Result<()> {
-        let stored = self.stored.clone();
         let read = |of: &StoredEvaluation, each: &mut EachWindow<'_>| of.read(each);
+        let stored = self.stored.clone();
         let again = Self::measure(stored, confidence, rule, Some(kind), table, read)?;
         self.check(again.klds_hash)?;
-        self.model.summary = again.model.result.summary;
-        self.model.breakdown = again.model.result.breakdown;
+        self.result.summary = again.result.summary;
+        self.result.breakdown = again.result.breakdown;
         Ok(())
     }
 
     /// Adds the memory that the model takes with a context of `n_tokens`, if that is known.
     pub fn add_memory(&mut self, n_tokens: u64) {
-        let memory = ContextMemory::of(&self.model.model, &self.model.set_up, n_tokens);
-        self.model.memory = memory;
+        let set_up = self.stored.header.backend.as_ref();
+        let memory = set_up.and_then(|of| ContextMemory::of(&self.result.model, of, n_tokens));
+        self.result.memory = memory;
     }
 
     fn check(&self, hash: u64) -> Result<()> {
         if hash != self.klds_hash {
-            bail!("{}: has changed while it was read", self.model.sidecar);
+            bail!("{}: has changed while it was read", self.sidecar());
         }
         Ok(())
     }
