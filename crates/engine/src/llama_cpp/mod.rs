@@ -30,6 +30,7 @@ mod ggml;
 mod guard;
 mod handle;
 mod head;
+mod headers;
 mod hidden_states;
 mod load_errors;
 mod log;
@@ -57,13 +58,14 @@ use std::sync::OnceLock;
 use kl_formats::States;
 use llama_cpp_2::llama_backend::LlamaBackend;
 
-use super::gguf::{self, Gguf};
+use super::gguf::Gguf;
 use super::{
     Blueprint, DequantizedCopy, Device, Engine, EngineError, Head, Imatrix, Inspected,
     LLAMA_CPP_VERSION, Layers, Model, ModelOptions, Quantization,
 };
 use device::GgmlDevice;
 use head::HeadProduct;
+use headers::inspect;
 use model::LlamaCppModel;
 use quantize::quantize;
 
@@ -114,7 +116,7 @@ impl Engine for LlamaCpp {
         Ok(Inspected {
             identity: header.identity(),
             layers: layers(&header),
-            tokenizer: header.tokenizer,
+            tokenizer: header.tokenizer.clone(),
             n_padding: header.n_padding,
         })
     }
@@ -129,11 +131,13 @@ impl Engine for LlamaCpp {
     }
 
     fn dequantized_copy(&self, path: &Path) -> Result<Option<DequantizedCopy>, EngineError> {
-        Ok(dequantize::describe(&inspect(path)?))
+        let header = inspect(path)?;
+        Ok(dequantize::describe(&header))
     }
 
     fn blueprint(&self, path: &Path, imatrix: Option<&Imatrix>) -> Result<Blueprint, EngineError> {
-        Blueprint::of_quantized(&inspect(path)?, imatrix)
+        let header = inspect(path)?;
+        Blueprint::of_quantized(&header, imatrix)
     }
 
     fn quantize(&self, quantization: &Quantization<'_>) -> Result<(), EngineError> {
@@ -150,23 +154,6 @@ impl Engine for LlamaCpp {
         self.backend()?;
         let head = HeadProduct::new(states, section, threads, None)?;
         Ok(Box::new(head))
-    }
-}
-
-/// Reads the header of a GGUF, and checks that the file is whole and holds a causal language model.
-///
-/// # Errors
-/// A file that is not a whole GGUF, a later part of a split one, or a model that predicts no next
-/// token.
-fn inspect(path: &Path) -> Result<Gguf, EngineError> {
-    let header = gguf::read(path)?;
-    if let Some(found) = header.not_a_model() {
-        let path = path.to_owned();
-        return Err(EngineError::NotAModel { path, found });
-    }
-    match header.fault() {
-        Some(fault) => Err(EngineError::model(path, fault.what)),
-        None => Ok(header),
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) struct LlamaCppModel<'b> {
     pub(super) _engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
-    pub(super) header: Gguf,
+    pub(super) header: Arc<Gguf>,
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<GgmlDevice>,
     /// Locked while one of the contexts decodes.

@@ -23,6 +23,7 @@ use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
 
 use super::*;
+use crate::gguf;
 use crate::{ContextOptions, Engine, Head, Model};
 
 /// Logical and physical batches: one token, less than a window, all of it, and several physical
