@@ -8,7 +8,7 @@ use kl_formats::{Messages, Role, Variables};
 use serde_json::Value;
 
 use super::chat_template::{ChatTemplate, Message, TemplateError, TemplateValues};
-use super::spans::{opening_at_end, reasoning_of};
+use super::spans::markers::{opening_at_end, reasoning_of};
 use given_answer::{Renderings, without_part_of_mark};
 
 /// An answer that a conversation gives, as the chat template writes it.

@@ -4,6 +4,7 @@
 //! nothing nests, so code within a thought is part of the thought. A marker belongs to its span, and a
 //! token to the span of its first byte.
 
+pub mod markers;
 mod offered_tools;
 
 use std::collections::HashSet;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use kl_formats::PROMPT_SPAN;
 
 use super::source::{GROUP_NAMES, is_group_name};
+use markers::Markers;
 pub use offered_tools::OfferedTools;
 
 /// The span of an answer's tokens that are in no other.
@@ -31,9 +33,7 @@ const ANSWER_INDEX: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanRule {
     name: String,
-    open: String,
-    /// Empty: it runs to the answer's end.
-    close: String,
+    markers: Markers,
 }
 
 impl FromStr for SpanRule {
@@ -42,8 +42,8 @@ impl FromStr for SpanRule {
     /// Parses `NAME=OPEN..CLOSE`.
     fn from_str(text: &str) -> Result<Self, String> {
         let named = text.split_once('=');
-        let parts = named.and_then(|(name, markers)| Some((name, markers.split_once("..")?)));
-        let Some((name, (open, close))) = parts.filter(|(_, (open, _))| !open.is_empty()) else {
+        let parts = named.and_then(|(name, markers)| Some((name, markers.parse().ok()?)));
+        let Some((name, markers)) = parts else {
             return Err("expected NAME=OPEN..CLOSE, such as 'think=<think>..</think>'".to_owned());
         };
         if !is_group_name(name) {
@@ -56,160 +56,10 @@ impl FromStr for SpanRule {
         }
         Ok(Self {
             name: name.to_owned(),
-            open: open.to_owned(),
-            close: close.to_owned(),
+            markers,
         })
     }
 }
-
-/// Markers around spans of one kind in published chat templates.
-struct Markers {
-    open: &'static str,
-    /// Empty: the span runs to the answer's end.
-    close: &'static str,
-    /// What a template with these markers has; `None`: one of them.
-    sign: Option<&'static str>,
-}
-
-impl Markers {
-    const fn new(open: &'static str, close: &'static str) -> Self {
-        Self {
-            open,
-            close,
-            sign: None,
-        }
-    }
-
-    /// Markers that a template puts together, or that are too common by themselves.
-    const fn with_sign(open: &'static str, close: &'static str, sign: &'static str) -> Self {
-        Self {
-            open,
-            close,
-            sign: Some(sign),
-        }
-    }
-
-    /// True if a template has them, or a vocabulary that has these texts as tokens.
-    fn are_in(&self, template: &str, is_token: impl Fn(&str) -> bool) -> bool {
-        let has = |text: &str| !text.is_empty() && template.contains(text);
-        match self.sign {
-            Some(sign) => has(sign),
-            None => has(self.open) || has(self.close) || is_token(self.open),
-        }
-    }
-}
-
-/// Markers of reasoning.
-const REASONING_MARKERS: [Markers; 16] = [
-    // Qwen, DeepSeek, GLM, Phi-4, Nemotron and most others.
-    Markers::new("<think>", "</think>"),
-    // Magistral.
-    Markers::new("[THINK]", "[/THINK]"),
-    // gpt-oss.
-    Markers::with_sign("<|channel|>analysis", "<|end|>", "<|channel|>"),
-    // Gemma 4.
-    Markers::with_sign("<|channel>thought", "<channel|>", "<|channel>"),
-    // Command A Reasoning and R7B.
-    Markers::new("<|START_THINKING|>", "<|END_THINKING|>"),
-    // Seed-OSS.
-    Markers::new("<seed:think>", "</seed:think>"),
-    // EXAONE Deep.
-    Markers::new("<thought>", "</thought>"),
-    // Apertus.
-    Markers::new("<|inner_prefix|>", "<|inner_suffix|>"),
-    // Kimi-VL.
-    Markers::new("◁think▷", "◁/think▷"),
-    // Granite 3.2.
-    Markers::new("Here is my thought process:", "Here is my response:"),
-    // Apriel 1.6.
-    Markers::new("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
-    // MiniMax M3.
-    Markers::new("<mm:think>", "</mm:think>"),
-    // Kimi K3.
-    Markers::with_sign("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>"),
-    // Hunyuan 3.
-    Markers::with_sign("<think:opensource>", "</think:opensource>", ":opensource"),
-    // Solar Open.
-    Markers::with_sign("<|think|>", "<|end|>", "<|think|>"),
-    // Muse Glimmer.
-    Markers::with_sign(" to=self<|message|>", "<|eom|>", "to=self"),
-];
-
-/// Markers of calls of tools.
-const TOOL_CALL_MARKERS: [Markers; 30] = [
-    // Hermes, Qwen, GLM, Granite 4.
-    Markers::new("<tool_call>", "</tool_call>"),
-    // Mistral.
-    Markers::new("[TOOL_CALLS]", ""),
-    // Llama 3.1.
-    Markers::new("<|python_tag|>", ""),
-    // DeepSeek V3 to V3.1, and V3.2.
-    Markers::new("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-    Markers::with_sign(
-        "<｜DSML｜function_calls>",
-        "</｜DSML｜function_calls>",
-        "DSML",
-    ),
-    // DeepSeek V4.
-    Markers::with_sign("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "DSML"),
-    // gpt-oss, which names a tool before the channel or in it.
-    Markers::with_sign(" to=functions.", "<|call|>", "<|channel|>"),
-    Markers::with_sign(
-        "<|channel|>commentary to=functions.",
-        "<|call|>",
-        "<|channel|>",
-    ),
-    // Gemma 4 and FunctionGemma.
-    Markers::new("<|tool_call>", "<tool_call|>"),
-    Markers::new("<start_function_call>", "<end_function_call>"),
-    // Phi-4-mini, and Granite 3, which has no end marker.
-    Markers::new("<|tool_call|>", "<|/tool_call|>"),
-    // Command A and R7B.
-    Markers::new("<|START_ACTION|>", "<|END_ACTION|>"),
-    // Kimi K2.
-    Markers::new("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-    // LFM2.
-    Markers::new("<|tool_call_start|>", "<|tool_call_end|>"),
-    // MiniMax M2.
-    Markers::new("<minimax:tool_call>", "</minimax:tool_call>"),
-    // Nemotron Nano 2.
-    Markers::new("<TOOLCALL>", "</TOOLCALL>"),
-    // Apertus.
-    Markers::new("<|tools_prefix|>", "<|tools_suffix|>"),
-    // OLMo 3.
-    Markers::new("<function_calls>", "</function_calls>"),
-    // Jamba.
-    Markers::new("<tool_calls>", "</tool_calls>"),
-    // Functionary 3.1, and others that are shown this form.
-    Markers::new("<function=", "</function>"),
-    // MiniCPM5.
-    Markers::new("<function name=", "</function>"),
-    // Seed-OSS.
-    Markers::new("<seed:tool_call>", "</seed:tool_call>"),
-    // GigaChat 3 and 3.1.
-    Markers::with_sign(
-        "function call<|role_sep|>",
-        "<|message_sep|>",
-        "<|role_sep|>",
-    ),
-    Markers::with_sign("<|function_call|>", "<|message_sep|>", "<|function_call|>"),
-    // Solar Open.
-    Markers::new("<|tool_calls|>", "<|calls|>"),
-    // Kimi K3.
-    Markers::with_sign("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|close|>"),
-    // Hunyuan 3.
-    Markers::with_sign(
-        "<tool_calls:opensource>",
-        "</tool_calls:opensource>",
-        ":opensource",
-    ),
-    // Muse Glimmer.
-    Markers::new("<atem:function_calls>", "</atem:function_calls>"),
-    // InternLM 2 and 3.
-    Markers::new("<|action_start|>", "<|action_end|>"),
-    // Granite 20B, which has no end marker.
-    Markers::new("<function_call>", ""),
-];
 
 /// An answer in which spans are looked for.
 struct Answer<'a> {
@@ -239,17 +89,19 @@ impl Spans {
         given: &[SpanRule],
     ) -> Self {
         let template = template.unwrap_or_default();
-        let reasoning = REASONING_MARKERS.iter().map(|of| (REASONING, of));
-        let tool_calls = TOOL_CALL_MARKERS.iter().map(|of| (TOOL_CALL, of));
-        let known = reasoning.chain(tool_calls);
-        let used = known.filter(|(_, markers)| markers.are_in(template, &is_token));
-        let mut rules: Vec<SpanRule> = used
-            .map(|(name, markers)| SpanRule {
+        let mut rules = Vec::new();
+        for (name, known) in [
+            (REASONING, &markers::REASONING[..]),
+            (TOOL_CALL, &markers::TOOL_CALLS),
+        ] {
+            let used = known
+                .iter()
+                .filter(|known| known.are_in(template, &is_token));
+            rules.extend(used.map(|known| SpanRule {
                 name: name.to_owned(),
-                open: markers.open.to_owned(),
-                close: markers.close.to_owned(),
-            })
-            .collect();
+                markers: known.markers.clone(),
+            }));
+        }
         let mut all = vec![PROMPT_SPAN, ANSWER];
         all.extend(rules.iter().map(|rule| &*rule.name));
         all.extend(offers_tools.then_some(TOOL_CALL));
@@ -317,8 +169,8 @@ impl Spans {
         let bytes = answer.bytes;
         let mut spans = vec![ANSWER_INDEX; bytes.len()];
         let prompt = prompt.trim_ascii_end();
-        let open = self.longest(|rule| prompt.ends_with(rule.open.as_bytes()));
-        let opened = open.map(|rule| (&*rule.name, end(bytes, 0, &rule.close)));
+        let open = self.longest(|rule| prompt.ends_with(rule.markers.open.as_bytes()));
+        let opened = open.map(|rule| (&*rule.name, end(bytes, 0, &rule.markers)));
         let called = || Some((TOOL_CALL, answer.tools.named_call(prompt, bytes)?));
         let mut found = opened.or_else(called);
         let mut at = 0;
@@ -344,8 +196,8 @@ impl Spans {
             tools,
         } = answer;
         let (before, rest) = bytes.split_at_checked(at)?;
-        if let Some(rule) = self.longest(|rule| rest.starts_with(rule.open.as_bytes())) {
-            let end = end(bytes, at + rule.open.len(), &rule.close);
+        if let Some(rule) = self.longest(|rule| rest.starts_with(rule.markers.open.as_bytes())) {
+            let end = end(bytes, at + rule.markers.open.len(), &rule.markers);
             return Some((&rule.name, end));
         }
         if let Some(length) = tools.named_call(before, rest) {
@@ -369,61 +221,18 @@ impl Spans {
     /// The rule with the longest opening marker of those that fit; the first of equals.
     fn longest(&self, fits: impl Fn(&SpanRule) -> bool) -> Option<&SpanRule> {
         let fitting = self.rules.iter().rev().filter(|rule| fits(rule));
-        fitting.max_by_key(|rule| rule.open.len())
+        fitting.max_by_key(|rule| rule.markers.open.len())
     }
 }
 
-/// The last marker of reasoning in a text.
-pub struct LastMarker {
-    /// True if it opens a thought, false if it closes one.
-    pub is_open: bool,
-    /// The markers that open and close thoughts of its kind.
-    pub open: &'static str,
-    pub close: &'static str,
-}
-
-/// The last known marker of reasoning in a text; the longest of those that begin at the same byte.
-pub fn last_marker(text: &str) -> Option<LastMarker> {
-    let markers = REASONING_MARKERS.iter().flat_map(|of| {
-        let (open, close) = (of.open, of.close);
-        [(open, true), (close, false)].map(|(marker, is_open)| {
-            let at = text.rfind(marker)?;
-            Some((
-                (at, marker.len()),
-                LastMarker {
-                    is_open,
-                    open,
-                    close,
-                },
-            ))
-        })
-    });
-    let last = markers.flatten().max_by_key(|(order, _)| *order);
-    last.map(|(_, marker)| marker)
-}
-
-/// The reasoning with which a text begins, without its markers; `None` if it is not closed.
-pub fn reasoning_of(text: &str) -> Option<&str> {
-    REASONING_MARKERS.iter().find_map(|of| {
-        let thought = text.trim_start().strip_prefix(of.open)?;
-        let (reasoning, _) = thought.split_once(of.close)?;
-        Some(reasoning)
-    })
-}
-
-/// The end of a text from an opening marker of reasoning on, if only blanks follow that.
-pub fn opening_at_end(text: &str) -> Option<&str> {
-    let trimmed = text.trim_end();
-    let mut openings = REASONING_MARKERS.iter().map(|of| of.open);
-    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
-    text.get(start.len()..)
-}
-
 /// The end of a span whose text starts at `from`: after its closing marker, or the answer's end.
-fn end(answer: &[u8], from: usize, close: &str) -> usize {
+fn end(answer: &[u8], from: usize, markers: &Markers) -> usize {
+    let Some(close) = &markers.close else {
+        return answer.len();
+    };
     let rest = answer.get(from..).unwrap_or_default();
-    let mut places = rest.windows(close.len().max(1));
-    let found = places.position(|bytes| bytes == close.as_bytes());
+    let mut pieces = rest.windows(close.len());
+    let found = pieces.position(|bytes| bytes == close.as_bytes());
     found.map_or(answer.len(), |found| from + found + close.len())
 }
 

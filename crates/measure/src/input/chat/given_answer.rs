@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use crate::input::spans::{last_marker, opening_at_end};
+use crate::input::spans::markers::{last_marker, opening_at_end};
 
 /// The most bytes between a message and the answer to it that are searched for the end of the prompt.
 /// Published templates have less than 100.
