@@ -38,8 +38,9 @@ pub use doubts::{
     unknown_caches,
 };
 pub use info::{
-    COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, TensorTypeInfo,
-    Verification, Verified, WeightError, info_text, planned_lines, prompts_text, verified_text,
+    COMPARED_ROWS, FileKind, Finding, FindingKind, GgufInfo, GroupInfo, Info, MapInfo, PromptText,
+    TensorTypeInfo, Verification, Verified, WeightError, info_text, planned_lines, prompts_text,
+    verified_text,
 };
 pub use result::{
     ContextMemory, DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, ModelResult,

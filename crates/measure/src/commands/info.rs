@@ -11,7 +11,9 @@ use kl_formats::{
     About, Checks, Found, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SensitivityMap,
     SidecarReader, map, rows_per_piece, sidecar,
 };
-use kl_report::{GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified};
+use kl_report::{
+    FileKind, GgufInfo, GroupInfo, Info, MapInfo, PromptsInfo, TensorTypeInfo, Verified,
+};
 use rayon::prelude::*;
 
 use super::folder::is_gguf;
@@ -91,7 +93,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
     let names = header.groups.into_iter();
     let groups = names.map(|name| GroupInfo { name, n_windows });
     Ok(Info {
-        kind: "sidecar".to_owned(),
+        kind: FileKind::Sidecar,
         label: header.label,
         file_bytes: sidecar.file_bytes(),
         reference: Some(header.reference),
@@ -107,7 +109,7 @@ fn of_map(path: &Path) -> Result<Info> {
     let map = SensitivityMap::read(path)?;
     let windows = &map.header.windows;
     Ok(Info {
-        kind: "map".to_owned(),
+        kind: FileKind::Map,
         file_bytes: fs::metadata(path)?.len(),
         reference: map.header.reference.clone(),
         n_windows: Some(windows.len() as u32),
@@ -128,7 +130,7 @@ fn of_model(path: &Path) -> Result<Info> {
     let tokenizer = header.tokenizer.clone();
     let chat_template = header.text("tokenizer.chat_template");
     Ok(Info {
-        kind: "model".to_owned(),
+        kind: FileKind::Model,
         file_bytes: header.file_bytes,
         n_ctx: number(header.architecture_number("context_length")).unwrap_or(0),
         n_vocab: tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens),
@@ -176,7 +178,7 @@ pub fn of_reference(about: &About) -> Info {
     let about = about.clone();
     let groups = about.groups.as_ref().map(GroupInfo::of_each);
     Info {
-        kind: about.kind.to_string(),
+        kind: FileKind::Reference(about.kind),
         file_bytes: about.file_bytes,
         n_windows: about.n_windows,
         n_rows: about.n_rows,

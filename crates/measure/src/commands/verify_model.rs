@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use kl_engine::gguf::{self, Gguf};
 use kl_engine::{Engine, EngineError, FaultyRow, ModelOptions, RowDistance, StoredRows};
 use kl_report::number::short_kld;
-use kl_report::{COMPARED_ROWS, Finding, Verification, Warning, WeightError};
+use kl_report::{COMPARED_ROWS, Finding, FindingKind, Verification, Warning, WeightError};
 use rayon::prelude::*;
 
 use super::observer::Watch;
@@ -40,14 +40,18 @@ pub fn verify_model(
     for [before, tensor] in header.overlaps() {
         let (start, name) = (tensor.offset, &before.name);
         let what = format!("begins at byte {start}, within {name}: download or convert it again");
-        findings.push(Finding::of("overlap", &tensor.name, what));
+        findings.push(Finding::new(FindingKind::Overlap, &tensor.name, what));
     }
     if findings.is_empty() {
         findings.extend(refusal(path, &header, engine, watch)?);
     }
     findings.extend(changed_files(&header, watch)?);
     for (name, both) in changes {
-        findings.push(Finding::of("changed", &name, format!("{both}: {CHANGED}")));
+        findings.push(Finding::new(
+            FindingKind::Changed,
+            &name,
+            format!("{both}: {CHANGED}"),
+        ));
     }
     let n_tensors = header.tensors.len() as u64;
     let phase = watch.begin("verifying", Some(n_tensors), None);
@@ -88,7 +92,7 @@ fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let what =
                 format!(": its bytes have another hash than its name in the cache: {DAMAGED}");
-            findings.push(Finding::of("hash", &name, what));
+            findings.push(Finding::new(FindingKind::Hash, &name, what));
         }
     }
     Ok(findings)
@@ -111,7 +115,11 @@ fn refusal(
         return Ok(None);
     }
     if let Some(fault) = header.fault().or_else(|| header.misaligned()) {
-        return Ok(Some(Finding::of("refused", &fault.tensor, fault.what)));
+        return Ok(Some(Finding::new(
+            FindingKind::Refused,
+            &fault.tensor,
+            fault.what,
+        )));
     }
     let options = ModelOptions {
         is_without_weights: true,
@@ -123,7 +131,7 @@ fn refusal(
         Err(error) => return Err(error),
     };
     let name = named_tensor(&what, header).unwrap_or_default().to_owned();
-    Ok(Some(Finding::of("refused", &name, what)))
+    Ok(Some(Finding::new(FindingKind::Refused, &name, what)))
 }
 
 /// The tensor that a reason of llama.cpp names: in quotes, as it names architectures and tokenizers too. It is one of
@@ -145,13 +153,16 @@ fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Ve
         let (first, n_faulty) = (of_expert.first()?, of_expert.len());
         let is_padding = first.index % n + n_faulty == n && n_faulty < n / PADDING;
         let (kind, what) = match first.block {
-            Some(block) => ("not_finite", format!(", block {block}: not finite")),
+            Some(block) => (
+                FindingKind::NotFinite,
+                format!(", block {block}: not finite"),
+            ),
             None if is_padding => return None,
-            None => ("zero", ": all weights are zero".to_owned()),
+            None => (FindingKind::Zero, ": all weights are zero".to_owned()),
         };
         let place = place(rows, first.index);
         let message = format!("{place}{what} ({n_faulty} of {n} rows): {DAMAGED}");
-        Some(Finding::of(kind, &rows.tensor.name, message))
+        Some(Finding::new(kind, &rows.tensor.name, message))
     };
     let expert_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
     let mut faulty = rows.faulty(original)?;
@@ -200,7 +211,7 @@ fn compared(
         let [shown, by_type] = [error, expected].map(short_kld);
         let what = format!("{place}its error is {shown}, where {kind} gives {by_type}: {DAMAGED}");
         let is_far = error > MANY_TIMES * expected + least;
-        is_far.then(|| Finding::of("weight_error", &rows.tensor.name, what))
+        is_far.then(|| Finding::new(FindingKind::WeightError, &rows.tensor.name, what))
     };
     let of_row = |row: &RowDistance| {
         let [error, expected] = [row.error, row.expected].map(|error| error / row.squares);

@@ -1,5 +1,6 @@
 //! The contents of a file, as `kl info` shows them: the fields of [`Info`] are the keys of its JSON.
 
+mod kind;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use super::{PromptsInfo, Versions, Warning};
 
+pub use kind::FileKind;
 pub use text::{info_text, planned_lines, prompts_text, verified_text};
 
 /// The contents of a file: null where it does not record them.
@@ -24,7 +26,8 @@ pub struct Info {
     /// The file's path, as given.
     pub path: String,
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, `sidecar`, `map`, or `model`.
-    pub kind: String,
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "String"))]
+    pub kind: FileKind,
     /// Of a sidecar: what the user calls the evaluation; absent without a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -297,16 +300,37 @@ pub struct Verification {
 pub struct Finding {
     /// Its kind, for scripts: `hash`, `overlap`, `refused`, `not_finite`, `zero`; against an original `changed`
     /// or `weight_error`.
-    kind: &'static str,
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "String"))]
+    kind: FindingKind,
     /// The tensor, the key or, of `hash`, the file; empty where llama.cpp names none.
     name: String,
     /// The fault, where it is, and what to do, in one line.
     message: String,
 }
 
+/// The kind of a fault.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// A file in a cache has another hash than its name states.
+    Hash,
+    /// Two tensors share bytes.
+    Overlap,
+    /// llama.cpp does not load the model.
+    Refused,
+    /// A tensor holds NaN or infinities.
+    NotFinite,
+    /// A tensor has rows of zeros alone.
+    Zero,
+    /// A key of the metadata has another value than in the original.
+    Changed,
+    /// The weights of a tensor are further from the original's than their type explains.
+    WeightError,
+}
+
 impl Finding {
     /// A fault of this tensor, key or file.
-    pub fn of(kind: &'static str, name: &str, message: String) -> Self {
+    pub fn new(kind: FindingKind, name: &str, message: String) -> Self {
         let name = name.to_owned();
         Self {
             kind,

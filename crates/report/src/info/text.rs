@@ -1,12 +1,13 @@
 //! The contents of a file as text, a line for each thing that the file records.
 
 use kl_formats::{
-    Checks, HeadStep, ModelIdentity, ReferenceSummary, States, TextIdentity, TokenizerIdentity,
+    Checks, HeadStep, Kind, ModelIdentity, ReferenceSummary, States, TextIdentity,
+    TokenizerIdentity,
 };
 use kl_stats::score::RowError;
 
 use super::{
-    COMPARED_ROWS, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo,
+    COMPARED_ROWS, FileKind, Finding, GgufInfo, GroupInfo, Info, MapInfo, PromptText, PromptsInfo,
     Verification,
 };
 use crate::layout::Sheet;
@@ -39,7 +40,7 @@ fn list<const N: usize>(parts: [Option<String>; N]) -> String {
 pub fn info_text(info: &Info) -> String {
     let mut out = Sheet::new(NAME_WIDTH);
     out.text = format!("{}\n", printable(&info.path));
-    out.line("kind", kind(&info.kind));
+    out.line("kind", info.kind.description());
     out.known("label", info.label.as_ref());
     out.known("written by", info.writer.as_ref());
     out.line("size", &bytes(info.file_bytes));
@@ -96,7 +97,7 @@ fn window_lines(info: &Info) -> [(&'static str, Option<String>); 6] {
         let whole = format!("{} and {at_most}{rows} rows", count_of(windows, "window"));
         format!("{}, of {whole} in all", part(shard))
     });
-    let is_sidecar = info.kind == "sidecar";
+    let is_sidecar = info.kind == FileKind::Sidecar;
     let rows_name = if is_sidecar { "records" } else { "rows" };
     [
         ("prompts", of_info.map(prompts)),
@@ -245,20 +246,6 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
     out
 }
 
-fn kind(kind: &str) -> &str {
-    match kind {
-        "kl" => "kl's reference",
-        "kl.py" => "kl.py's reference",
-        "llama.cpp" => "llama.cpp's base file, of log-probabilities",
-        "safetensors" => "folder of safetensors files, one per window",
-        "npz" => "npz: numpy arrays, one per window",
-        "sidecar" => "sidecar: one record per token",
-        "map" => "map of sensitivity, which kl recipe reads",
-        "model" => "model (GGUF)",
-        other => other,
-    }
-}
-
 fn model(model: &ModelIdentity) -> String {
     let name = model.name.as_ref().or(model.file_name.as_ref());
     let architecture = model.architecture.as_ref().map(|of| format!(" ({of})"));
@@ -296,7 +283,10 @@ fn group(group: &GroupInfo) -> String {
 }
 
 fn window(info: &Info, is_generated: bool) -> String {
-    let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
+    let varies = matches!(
+        info.kind,
+        FileKind::Reference(Kind::KlPy | Kind::Safetensors | Kind::Npz)
+    );
     let at_most = when(varies || info.prompts.is_some(), " at most");
     let earliest = when(is_generated, " at the earliest");
     let first = info.first_scored;
@@ -331,9 +321,11 @@ fn prompts(prompts: &PromptsInfo) -> String {
 }
 
 fn windows(n: u32, info: &Info) -> String {
-    let order = match (info.seed, info.kind.as_str()) {
+    let order = match (info.seed, info.kind) {
         (Some(seed), _) => Some(format!("in random order, seed {seed}")),
-        (None, "kl" | "map") => Some("in the order of the text".to_owned()),
+        (None, FileKind::Reference(Kind::Kl) | FileKind::Map) => {
+            Some("in the order of the text".to_owned())
+        }
         (None, _) => None, // They do not record it.
     };
     let stride = info.stride.map(|n| format!("one every {n} tokens"));
