@@ -103,15 +103,15 @@ impl Chat {
             whole: &whole,
             marked: &marked,
             probed: None,
-            last: &texts_of(&fields(before.last())),
-            said: &texts("content"),
+            texts_before: &texts_of(&fields(before.last())),
+            texts_of_answer: &texts("content"),
             reasoning: reasoning.unwrap_or_default(),
         };
         let probed;
         let mut start = renderings.start_after_prompt();
         if start.is_none() {
             let begins_alike = |text: &String| text.trim_start().starts_with('k');
-            let other = if renderings.said.iter().any(begins_alike) {
+            let other = if renderings.texts_of_answer.iter().any(begins_alike) {
                 OTHER_PROBE
             } else {
                 PROBE
@@ -119,7 +119,7 @@ impl Chat {
             let messages = [before, &[of_assistant(other)]].concat();
             probed = self.render(&messages, false).ok();
             renderings.probed = probed.as_deref();
-            start = renderings.start_apart();
+            start = renderings.start_after_header();
         }
         let start = start.ok_or(AnswerError::Unknown(index + 1))?;
         let ends = marked.iter().map(|range| range.end).max();

@@ -4,7 +4,8 @@
 //! So the prompt is that text, and the answer is what follows it in the text with the answer. Most
 //! templates begin the second text with the first. Some do not: they write blanks in another way, drop
 //! from the messages before what only the last one has, or ask with the mark that opens a thought, which
-//! they leave out of an answer without one.
+//! they leave out of an answer without one. There the answer follows the header with which the prompt
+//! ends, such as `<|im_start|>assistant`, wherever the second text has it; without one, it is refused.
 //!
 //! A template that marks the assistant's words with `{% generation %}` tells where they begin and end;
 //! what the prompt has of them is not the model's.
@@ -28,9 +29,9 @@ pub(super) struct Renderings<'t> {
     /// The messages before the answer, and another answer; `None` if the template refuses that.
     pub probed: Option<&'t str>,
     /// The texts in the message before the answer.
-    pub last: &'t [String],
+    pub texts_before: &'t [String],
     /// The texts in the answer.
-    pub said: &'t [String],
+    pub texts_of_answer: &'t [String],
     /// The reasoning of the answer; empty without any.
     pub reasoning: &'t str,
 }
@@ -69,18 +70,15 @@ impl Renderings<'_> {
         }
     }
 
-    /// The answer's start, where the prompt is not the beginning of the whole; `None` if it cannot be
-    /// told.
-    pub fn start_apart(&self) -> Option<Start> {
+    /// The answer's start, where the prompt is not the beginning of the whole: after the header of the
+    /// prompt. `None` if that header cannot be found in the whole.
+    pub fn start_after_header(&self) -> Option<Start> {
         let possible = self.possible_starts()?;
-        let (in_prompt, at) = (self.header_in_whole(self.prompt, &possible))
-            .or_else(|| self.header_before_parting(&possible))
-            .or_else(|| {
-                // Both: other messages before, and a prompt that opens a thought.
-                let opening = opening_at_end(self.prompt)?;
-                let asking = self.prompt.strip_suffix(opening)?.trim_end();
-                self.header_in_whole(asking, &possible)
-            })?;
+        let ends = self.possible_ends_of_header(&possible).into_iter();
+        let mut found = ends
+            .flatten()
+            .filter_map(|end| Some((end, self.after_header(end, &possible)?)));
+        let (in_prompt, at) = found.next()?;
         // What the prompt has after the header is what the model sees, unless the answer does not follow
         // from that.
         let n_prompt = if self.follows(self.prompt.get(in_prompt..)?, at) {
@@ -100,17 +98,21 @@ impl Renderings<'_> {
         let last = match self.probed {
             Some(probed) => without_part_of_mark(self.whole, common_bytes(probed, self.whole)),
             None => {
-                let texts = self.said.iter().map(String::as_str);
+                let texts = self.texts_of_answer.iter().map(String::as_str);
                 let texts = texts.chain([self.reasoning]).map(str::trim);
                 let all = texts.filter(|text| !text.is_empty());
                 all.filter_map(|text| self.whole.rfind(text)).min()?
             }
         };
         let before = self.whole.get(..last)?;
-        let ends = self.last.iter().map(|text| text.trim()).filter_map(|text| {
-            let start = before.rfind(text)?;
-            Some(start + text.len())
-        });
+        let ends = self
+            .texts_before
+            .iter()
+            .map(|text| text.trim())
+            .filter_map(|text| {
+                let start = before.rfind(text)?;
+                Some(start + text.len())
+            });
         let end_of_message = ends.max();
         let first = end_of_message
             .unwrap_or_else(|| without_part_of_mark(self.whole, parting(self.prompt, before).1));
@@ -124,10 +126,30 @@ impl Renderings<'_> {
         })
     }
 
-    /// The end of `asking`, a beginning of the prompt, and the possible byte of the whole before which
-    /// the longest part of that end is: the template writes the messages before in another way once they
-    /// are answered.
-    fn header_in_whole(&self, asking: &str, possible: &PossibleStarts) -> Option<(usize, usize)> {
+    /// The bytes of the prompt at which the header of an answer can end: at the prompt's end, or, as a
+    /// template may ask with a text that it leaves out before an answer, where the prompt and the whole
+    /// part, or before a thought that the prompt opens.
+    fn possible_ends_of_header(&self, possible: &PossibleStarts) -> [Option<usize>; 3] {
+        let parting = self.whole.get(..possible.last).and_then(|before| {
+            let (in_prompt, at) = parting(self.prompt, before);
+            // A message may end with what looks like the beginning of a mark.
+            if without_part_of_mark(self.whole, at) >= possible.first {
+                Some(without_part_of_mark(self.prompt, in_prompt))
+            } else {
+                Some(in_prompt).filter(|_| at >= possible.first)
+            }
+        });
+        let opening = opening_at_end(self.prompt);
+        let unopened = opening.and_then(|opening| self.prompt.strip_suffix(opening));
+        let before_thought = unopened.map(|asking| asking.trim_end().len());
+        [Some(self.prompt.len()), parting, before_thought]
+    }
+
+    /// The byte of the whole after the header that ends at this byte of the prompt: of the possible ones,
+    /// the byte before which the longest part of the header is. The template may write the messages before
+    /// in another way once they are answered.
+    fn after_header(&self, end_of_header: usize, possible: &PossibleStarts) -> Option<usize> {
+        let (asking, left_out) = self.prompt.split_at_checked(end_of_header)?;
         let nearest = possible.last.saturating_sub(MAX_HEADER_BYTES);
         let (mut longest, mut at) = (0, None);
         for end in possible.first.max(nearest)..=possible.last {
@@ -140,40 +162,20 @@ impl Renderings<'_> {
             }
         }
         let at = at?;
-        // A header that follows the message before is not in the prompt.
         let skipped = self.whole.get(at..possible.last)?;
-        if Some(at) == possible.end_of_message && !skipped.trim().is_empty() {
+        let begins_at_once = skipped.trim().is_empty();
+        // Else another header may follow, which the prompt lacks.
+        let is_known = if left_out.trim().is_empty() {
+            begins_at_once || Some(at) != possible.end_of_message
+        } else {
+            last_marker(left_out).is_some() || begins_at_once && possible.end_of_message.is_some()
+        };
+        if !is_known {
             return None;
         }
         // Blanks with which both go on are the prompt's.
         let (_, blanks) = asking.split_at(asking.trim_end().len());
-        let n_blanks = common_bytes(blanks, skipped);
-        Some((asking.len(), at + n_blanks))
-    }
-
-    /// The bytes of the prompt and of the whole at which they part, if the answer can begin there: the
-    /// template asks with a text that it leaves out before an answer.
-    fn header_before_parting(&self, possible: &PossibleStarts) -> Option<(usize, usize)> {
-        let (mut in_prompt, mut at) = parting(self.prompt, self.whole.get(..possible.last)?);
-        let start_of_mark = without_part_of_mark(self.whole, at);
-        // A message may end with what looks like the beginning of a mark.
-        if start_of_mark >= possible.first || at < possible.first {
-            at = start_of_mark;
-            in_prompt = without_part_of_mark(self.prompt, in_prompt);
-        }
-        let is_of_thought = last_marker(self.prompt.get(in_prompt..)?).is_some();
-        let is_blank = |text: &str| text.trim().is_empty();
-        // Else it may be another header that follows.
-        let is_at_last = is_blank(self.whole.get(at..possible.last)?);
-        let begins_at_once = is_at_last && possible.end_of_message.is_some();
-        if !is_of_thought && !begins_at_once {
-            return None;
-        }
-        let skipped = self.whole.get(at..possible.first);
-        match skipped {
-            None => Some((in_prompt, at)),
-            Some(skipped) => is_blank(skipped).then_some((in_prompt, possible.first)),
-        }
+        Some(at + common_bytes(blanks, skipped))
     }
 
     /// True if the answer at a byte of the whole can follow this end of the prompt. One without a thought
@@ -190,7 +192,8 @@ impl Renderings<'_> {
         };
         let is_in_thought = opening_at_end(before).is_some()
             || !reasoning.is_empty() && answer.starts_with(reasoning)
-            || marker.is_open && (answer.starts_with(marker.close) || self.said.iter().any(closes));
+            || marker.is_open
+                && (answer.starts_with(marker.close) || self.texts_of_answer.iter().any(closes));
         if marker.is_open {
             is_in_thought
         } else {
