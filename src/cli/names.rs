@@ -200,7 +200,7 @@ pub fn resolve(
     }
     let hub = Hub::from_environment(&|variable| env::var_os(variable))?;
     let follow = |step: HubStep<'_>| {
-        if let HubStep::Says(line) = step {
+        if let HubStep::Message(line) = step {
             say!("kl: {line}");
         }
         false

@@ -11,8 +11,8 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Reads an address of the web; `None` for any other text.
-    fn of(address: &'a str) -> Option<Self> {
+    /// Parses an address of the web; `None` for any other text.
+    fn parse(address: &'a str) -> Option<Self> {
         let (scheme, rest) = address.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -40,17 +40,17 @@ impl<'a> Parts<'a> {
 
 /// True for the address of a hub: `https://` or `http://`, a host, and perhaps a path.
 pub fn is_hub(address: &str) -> bool {
-    Parts::of(address).is_some_and(|parts| !parts.rest.contains(['?', '#']))
+    Parts::parse(address).is_some_and(|parts| !parts.rest.contains(['?', '#']))
 }
 
 /// The host of an address and its port, without a user and a password.
 pub fn host(address: &str) -> &str {
-    Parts::of(address).map_or("", |parts| parts.host())
+    Parts::parse(address).map_or("", |parts| parts.host())
 }
 
 /// The user and the password in an address, with `@`; empty if it has none.
 pub fn secret(address: &str) -> &str {
-    let authority = Parts::of(address).map_or("", |parts| parts.authority);
+    let authority = Parts::parse(address).map_or("", |parts| parts.authority);
     let end = authority.rfind('@').map_or(0, |at| at + 1);
     authority.get(..end).unwrap_or_default()
 }
@@ -58,7 +58,7 @@ pub fn secret(address: &str) -> &str {
 /// The address that a redirect from `from` to `location` leads to. `None` if it leads to nothing that can
 /// be loaded: out of the web, or from https to http, where others can read and change what is sent.
 pub fn redirected(from: &str, location: &str) -> Option<String> {
-    let parts = Parts::of(from)?;
+    let parts = Parts::parse(from)?;
     let (scheme, authority) = (&parts.scheme, parts.authority);
     let to = if location.starts_with("//") {
         format!("{scheme}:{location}")
@@ -67,7 +67,7 @@ pub fn redirected(from: &str, location: &str) -> Option<String> {
     } else {
         location.to_owned()
     };
-    let is_as_safe = Parts::of(&to)?.scheme == "https" || scheme == "http";
+    let is_as_safe = Parts::parse(&to)?.scheme == "https" || scheme == "http";
     is_as_safe.then_some(to)
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::wait::{TICK, told};
+use super::wait::{TICK, report};
 use super::{GIT_DIGITS, Hub, HubFault, HubFile, HubStep, HubWatch, Repository, is_hash};
 
 impl Hub {
@@ -29,7 +29,7 @@ impl Hub {
     /// If it cannot be removed.
     pub fn discard(&self, file: &HubFile) -> Result<()> {
         let (path, blob) = (self.path_of(file), self.blob(file));
-        let mark = mark_of(&blob);
+        let mark = mark_path(&blob);
         if !mark.exists() {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl Hub {
         if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) || !mark.exists() {
             return Ok(());
         }
-        let (own, stamp) = (vec![&path], stamp_of(&blob));
+        let (own, stamp) = (vec![&path], stamp_path(&blob));
         let removed = match self.other_user(file) {
             None => vec![&path, &blob, &stamp, &mark],
             // Another file of this run, perhaps, with the same bytes.
@@ -100,7 +100,7 @@ impl Hub {
         let written = small_text(&folder.join("refs").join("main"))?;
         let commit = Some(written.trim()).filter(|commit| is_hash(commit, GIT_DIGITS))?;
         let snapshot = folder.join("snapshots").join(commit);
-        let of_path = |path: String| {
+        let file_at = |path: String| {
             let full = snapshot.join(&path);
             // A link may have lost its blob, or lead to a pipe.
             let about = fs::metadata(&full).ok().filter(fs::Metadata::is_file)?;
@@ -113,7 +113,7 @@ impl Hub {
             })
         };
         let found = files_within(&snapshot).into_iter();
-        let mut files: Vec<HubFile> = found.filter_map(of_path).collect();
+        let mut files: Vec<HubFile> = found.filter_map(file_at).collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let name = format!("{name} in the cache");
         (!files.is_empty()).then_some(Repository { name, files })
@@ -140,9 +140,10 @@ impl Hub {
         let mut line = Some(format!("{}: another process loads it: waiting", file.path));
         // Where the file system has no locks, the hash still shows what is right.
         while let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            let so_far = fs::metadata(incomplete(&self.blob(file)));
-            let there = HubStep::There(so_far.map_or(0, |metadata| metadata.len()));
-            told(watch, line.take().as_deref().map_or(there, HubStep::Says))?;
+            let so_far = fs::metadata(incomplete_path(&self.blob(file)));
+            let arrived = HubStep::Arrived(so_far.map_or(0, |metadata| metadata.len()));
+            let message = line.take();
+            report(watch, message.as_deref().map_or(arrived, HubStep::Message))?;
             thread::sleep(TICK);
         }
         Ok(lock)
@@ -212,8 +213,8 @@ fn folder_name(repository: &str) -> String {
     format!("models--{}", repository.replace('/', "--"))
 }
 
-/// The user and the repository of such a folder; `None` for another folder.
-pub fn of_folder(name: &str) -> Option<(&str, &str)> {
+/// The user and the repository that the name of a folder in the cache stands for; `None` for another folder.
+pub fn repository_of_folder(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("models--")?.split_once("--")
 }
 
@@ -273,8 +274,8 @@ pub fn open_own(path: &Path, options: &OpenOptions) -> Result<File> {
     opened.with_context(|| format!("{} cannot be opened", path.display()))
 }
 
-/// The file that says when a blob was checked.
-pub fn stamp_of(blob: &Path) -> PathBuf {
+/// The path of the file that records when a blob was checked.
+pub fn stamp_path(blob: &Path) -> PathBuf {
     blob.with_extension("kl-verified")
 }
 
@@ -292,13 +293,13 @@ pub fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .write_all(bytes)
 }
 
-/// The mark of a blob that is to be discarded after use.
-pub fn mark_of(blob: &Path) -> PathBuf {
+/// The path of the mark of a blob that is to be discarded after use.
+pub fn mark_path(blob: &Path) -> PathBuf {
     blob.with_extension("kl-discard")
 }
 
-/// The part of a blob that has been loaded so far.
-pub fn incomplete(blob: &Path) -> PathBuf {
+/// The path of the part of a blob that has been loaded so far.
+pub fn incomplete_path(blob: &Path) -> PathBuf {
     blob.with_extension("incomplete")
 }
 

@@ -12,8 +12,8 @@ use sha1::Sha1;
 use sha2::Sha256;
 use sha2::digest::{Digest as _, DynDigest};
 
-use super::cache::{small_text, stamp_of, write_fresh};
-use super::wait::told;
+use super::cache::{small_text, stamp_path, write_fresh};
+use super::wait::report;
 use super::{GIT_DIGITS, Hub, HubFault, HubFile, HubStep, HubWatch, SHA_256_DIGITS, is_hash};
 
 /// Most bytes that are read at once.
@@ -32,12 +32,12 @@ impl Hub {
         watch: &HubWatch,
     ) -> Result<(), HubFault> {
         let blob = self.blob(file);
-        let Some(mut hash) = hash_of(&file.digest, file.size) else {
+        let Some(mut hash) = hash_by_digest(&file.digest, file.size) else {
             return Ok(());
         };
         let cannot = || format!("{} cannot be read", path.display());
         let before = fs::metadata(path).with_context(cannot)?;
-        if small_text(&stamp_of(&blob)).is_some_and(|stamp| stamp == stamp_text(&before)) {
+        if small_text(&stamp_path(&blob)).is_some_and(|stamp| stamp == stamp_text(&before)) {
             return Ok(());
         }
         let mut opened = File::open(path).with_context(cannot)?;
@@ -49,7 +49,7 @@ impl Hub {
             }
             hash.update(block.get(..n).unwrap_or_default());
             length += n as u64;
-            told(watch, HubStep::There(length))?;
+            report(watch, HubStep::Arrived(length))?;
         }
         if hex(&hash.finalize_reset()) != file.digest {
             let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -60,7 +60,7 @@ impl Hub {
             .into());
         }
         // What changed meanwhile is hashed the next time. A cache that cannot be written to is hashed each time.
-        let _ = write_fresh(&stamp_of(&blob), stamp_text(&before).as_bytes());
+        let _ = write_fresh(&stamp_path(&blob), stamp_text(&before).as_bytes());
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Hub {
     pub(super) fn remember(&self, blob: &Path) {
         if let Ok(about) = fs::metadata(blob) {
             // Without it, the blob is hashed again.
-            let _ = write_fresh(&stamp_of(blob), stamp_text(&about).as_bytes());
+            let _ = write_fresh(&stamp_path(blob), stamp_text(&about).as_bytes());
         }
     }
 }
@@ -89,7 +89,7 @@ pub fn differs_from_name(
     };
     let mut opened = File::open(&real).with_context(cannot)?;
     let about = opened.metadata().with_context(cannot)?;
-    let Some(mut hash) = hash_of(&digest, about.len()).filter(|_| about.is_file()) else {
+    let Some(mut hash) = hash_by_digest(&digest, about.len()).filter(|_| about.is_file()) else {
         return Ok(false);
     };
     let mut block = vec![0; BLOCK];
@@ -115,14 +115,16 @@ fn stated_digest(path: &Path) -> Option<String> {
     Some(digest.to_owned())
 }
 
-/// The hash that a hub states of a file with this many bytes, of none yet; `None` if it states no hash.
-pub fn hash_of(digest: &str, size: u64) -> Option<Box<dyn DynDigest>> {
+/// The hash function whose result `digest` is, for a file of `size` bytes, before the first of them; `None` if
+/// `digest` is no hash.
+pub fn hash_by_digest(digest: &str, size: u64) -> Option<Box<dyn DynDigest>> {
     if is_hash(digest, SHA_256_DIGITS) {
         return Some(Box::new(Sha256::new()));
     }
     // Git hashes a blob's length before its bytes.
-    let of_git = || Box::new(Sha1::new_with_prefix(format!("blob {size}\0"))) as Box<dyn DynDigest>;
-    is_hash(digest, GIT_DIGITS).then(of_git)
+    let git_hash =
+        || Box::new(Sha1::new_with_prefix(format!("blob {size}\0"))) as Box<dyn DynDigest>;
+    is_hash(digest, GIT_DIGITS).then(git_hash)
 }
 
 /// What changes when a file is written to, or replaced: its length, its times, its number on the disk.

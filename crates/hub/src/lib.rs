@@ -32,7 +32,7 @@ mod load;
 mod names;
 mod wait;
 
-pub use cache::of_folder;
+pub use cache::repository_of_folder;
 pub use hash::differs_from_name;
 
 use std::ffi::OsString;
@@ -88,16 +88,16 @@ pub fn total_bytes<'f>(files: impl Iterator<Item = &'f HubFile>) -> u64 {
     files.fold(0, |sum, file| file.size.saturating_add(sum))
 }
 
-/// A step of a hub's work, as its caller is told.
+/// A step of a hub's work, as it is reported to the caller.
 #[derive(Debug, Clone, Copy)]
 pub enum HubStep<'a> {
-    /// This number of bytes of the file is there.
-    There(u64),
+    /// The bytes of the file that have arrived so far.
+    Arrived(u64),
     /// A line about what the hub waits for, or what it does instead.
-    Says(&'a str),
+    Message(&'a str),
 }
 
-/// The function that is told each step, and returns true to stop. It is not called while a server is
+/// The function that gets each step, and returns true to stop. It is not called while a server is
 /// silent: each answer may take 10 s, or `HF_HUB_DOWNLOAD_TIMEOUT`.
 pub type HubWatch<'a> = dyn Fn(HubStep) -> bool + 'a;
 
@@ -182,7 +182,7 @@ impl Hub {
         let none = || format!("{name}: {why}, and the cache has no file of it");
         let cached = self.cached(name).with_context(none)?;
         let line = format!("{name}: {why}: only the cache is used");
-        watch(HubStep::Says(&line));
+        watch(HubStep::Message(&line));
         Ok(cached)
     }
 

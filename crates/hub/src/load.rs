@@ -10,9 +10,9 @@ use indicatif::HumanBytes;
 use kl_formats::hex;
 use sha2::digest::DynDigest;
 
-use super::cache::{incomplete, is_whole, mark_of, open_own, write_fresh};
-use super::hash::{BLOCK, hash_of};
-use super::wait::{Patience, told};
+use super::cache::{incomplete_path, is_whole, mark_path, open_own, write_fresh};
+use super::hash::{BLOCK, hash_by_digest};
+use super::wait::{Patience, report};
 use super::{Hub, HubFault, HubFile, HubStep, HubWatch};
 
 impl Hub {
@@ -31,7 +31,7 @@ impl Hub {
 
     fn make_whole(&self, file: &HubFile, mark: bool, watch: &HubWatch) -> Result<(), HubFault> {
         let (path, blob) = (self.path_of(file), self.blob(file));
-        let mark_path = mark_of(&blob);
+        let mark_path = mark_path(&blob);
         if self.is_linked(file) && !mark_path.exists() {
             return self.check(&path, file, watch);
         }
@@ -66,10 +66,10 @@ impl Hub {
                 self.remember(&self.blob(file));
                 return Ok(());
             }
-            partial.cannot(fs::remove_file(incomplete(&partial.blob)))?;
+            partial.cannot(fs::remove_file(incomplete_path(&partial.blob)))?;
             if !is_last {
                 let line = format!("{}: {WRONG}: loading it again", file.path);
-                told(watch, HubStep::Says(&line))?;
+                report(watch, HubStep::Message(&line))?;
             }
         }
         Err(anyhow!("{WRONG}, twice: nothing of it is kept").into())
@@ -77,7 +77,7 @@ impl Hub {
 
     /// Receives what is missing, over one connection.
     fn receive(&self, partial: &mut Partial, watch: &HubWatch) -> Result<(), HubFault> {
-        let (file, from) = (partial.of, partial.length);
+        let (file, from) = (partial.wanted, partial.length);
         if from == file.size {
             return Ok(());
         }
@@ -92,14 +92,14 @@ impl Hub {
             let why = match reader.read(&mut block) {
                 Ok(n @ 1..) => {
                     partial.write(block.get(..n).unwrap_or_default())?;
-                    told(watch, HubStep::There(partial.length))?;
+                    report(watch, HubStep::Arrived(partial.length))?;
                     continue;
                 }
                 Ok(0) => String::new(),
                 Err(error) => format!(" ({error})"),
             };
-            let (there, size) = (HumanBytes(partial.length), HumanBytes(file.size));
-            let what = format!("the connection ended at {there} of {size}{why}");
+            let (arrived, size) = (HumanBytes(partial.length), HumanBytes(file.size));
+            let what = format!("the connection ended at {arrived} of {size}{why}");
             return Err(HubFault::Passing(what, None));
         }
         Ok(())
@@ -108,28 +108,29 @@ impl Hub {
 
 /// A blob that is being loaded.
 struct Partial<'a> {
-    of: &'a HubFile,
+    wanted: &'a HubFile,
     blob: PathBuf,
     file: File,
-    /// The number of its bytes that are there, and their hash.
+    /// The bytes that have arrived.
     length: u64,
+    /// Their hash.
     hash: Box<dyn DynDigest>,
 }
 
 impl<'a> Partial<'a> {
-    /// Opens what is there, and hashes it.
+    /// Opens the part that has arrived, and hashes it.
     ///
     /// # Errors
     /// If the disk has no room for the rest.
-    fn open(blob: PathBuf, of: &'a HubFile, watch: &HubWatch) -> Result<Self, HubFault> {
-        let path = incomplete(&blob);
+    fn open(blob: PathBuf, wanted: &'a HubFile, watch: &HubWatch) -> Result<Self, HubFault> {
+        let path = incomplete_path(&blob);
         let file = open_own(
             &path,
             OpenOptions::new().create(true).read(true).append(true),
         )?;
         let mut partial = Self {
-            hash: no_bytes_of(of)?,
-            of,
+            hash: empty_hash(wanted)?,
+            wanted,
             blob,
             file,
             length: 0,
@@ -139,30 +140,30 @@ impl<'a> Partial<'a> {
             let n = partial.cannot((&partial.file).read(&mut block))?;
             partial.length += n as u64;
             partial.hash.update(block.get(..n).unwrap_or_default());
-            if partial.length > of.size {
+            if partial.length > wanted.size {
                 partial.empty()?;
             } else if n == 0 {
                 break;
             }
-            told(watch, HubStep::There(partial.length))?;
+            report(watch, HubStep::Arrived(partial.length))?;
         }
         // Where the file system does not report its free space, writing finds out.
         match fs4::available_space(&path) {
-            Ok(free) if free < of.size - partial.length => Err(partial.no_space().into()),
+            Ok(free) if free < wanted.size - partial.length => Err(partial.no_space().into()),
             _ => Ok(partial),
         }
     }
 
-    /// Removes what is there.
+    /// Removes what has arrived.
     fn empty(&mut self) -> Result<()> {
         self.cannot(self.file.set_len(0))?;
-        (self.length, self.hash) = (0, no_bytes_of(self.of)?);
+        (self.length, self.hash) = (0, empty_hash(self.wanted)?);
         Ok(())
     }
 
     /// Adds bytes, up to the file's size.
     fn write(&mut self, block: &[u8]) -> Result<()> {
-        let room = usize::try_from(self.of.size - self.length).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.wanted.size - self.length).unwrap_or(usize::MAX);
         let block = block.get(..room).unwrap_or(block);
         self.cannot((&self.file).write_all(block))?;
         self.length += block.len() as u64;
@@ -172,13 +173,13 @@ impl<'a> Partial<'a> {
 
     /// True if its hash is the one that the hub states.
     fn is_right(&mut self) -> bool {
-        hex(&self.hash.finalize_reset()) == self.of.digest
+        hex(&self.hash.finalize_reset()) == self.wanted.digest
     }
 
     /// Gives it the name of a whole blob.
     fn keep(self) -> Result<()> {
         self.cannot(self.file.sync_all())?;
-        self.cannot(fs::rename(incomplete(&self.blob), &self.blob))
+        self.cannot(fs::rename(incomplete_path(&self.blob), &self.blob))
     }
 
     /// Explains what the disk refused.
@@ -190,17 +191,17 @@ impl<'a> Partial<'a> {
     }
 
     fn no_space(&self) -> Error {
-        let missing = HumanBytes(self.of.size - self.length);
+        let missing = HumanBytes(self.wanted.size - self.length);
         anyhow!(
             "the disk of the cache has no room for the {missing} that are missing: make room, or set HF_HUB_CACHE to a folder on another"
         )
     }
 }
 
-/// The hash that the hub states of a file, of no bytes yet.
-fn no_bytes_of(file: &HubFile) -> Result<Box<dyn DynDigest>> {
+/// The hash function of a file, before the first byte.
+fn empty_hash(file: &HubFile) -> Result<Box<dyn DynDigest>> {
     let no_hash = || format!("{}: the hub states no hash of it", file.path);
-    hash_of(&file.digest, file.size).with_context(no_hash)
+    hash_by_digest(&file.digest, file.size).with_context(no_hash)
 }
 
 /// A path as a part of an address.

@@ -73,18 +73,23 @@ impl Repository {
             let stars = escape(&pattern.to_lowercase()).replace(r"\*", r"\?*");
             let wild = stars.replace(r"\?", "[^-./]");
             let quant = Regex::new(&format!("(^|[-./]){wild}$"))?;
-            let named = models.iter().zip(&names);
-            let meant = named.filter(|(_, name)| quant.is_match(name));
-            let meant: Vec<&&HubFile> = meant.map(|(file, _)| file).collect();
-            ensure!(!meant.is_empty(), self.lacks_model(pattern, &models));
-            let (n, name, shown) = (meant.len(), &self.name, shortened(pattern));
+            let matching: Vec<&&HubFile> = models
+                .iter()
+                .zip(&names)
+                .filter(|(_, name)| quant.is_match(name))
+                .map(|(file, _)| file)
+                .collect();
+            ensure!(!matching.is_empty(), self.lacks_model(pattern, &models));
+            let (n, name, shown) = (matching.len(), &self.name, shortened(pattern));
             ensure!(
                 n <= MOST,
                 "{name}: '{shown}' matches {n} models, and kl evaluates at most {MOST} in a run: give narrower patterns"
             );
-            let new = meant.into_iter().filter(|file| known.insert(&file.path));
-            let of_each = new.map(|file| self.parts(&all_parts, file));
-            let mut found = of_each.collect::<Result<Vec<_>>>()?;
+            let mut found = matching
+                .into_iter()
+                .filter(|file| known.insert(&file.path))
+                .map(|file| self.parts(&all_parts, file))
+                .collect::<Result<Vec<_>>>()?;
             found.sort_by_key(|parts| Reverse(total_bytes(parts.iter())));
             chosen.extend(found);
         }
@@ -93,9 +98,11 @@ impl Repository {
 
     /// The files that are models, of split ones the first part; those without a draft in them first.
     fn models(&self) -> Vec<&HubFile> {
-        let firsts = self.files.iter().filter(|file| split(&file.path).1 == 1);
-        let of_kind = firsts.map(|file| (kind(&file.path), file));
-        let mut models: Vec<(Kind, &HubFile)> = of_kind
+        let mut models: Vec<(Kind, &HubFile)> = self
+            .files
+            .iter()
+            .filter(|file| split(&file.path).1 == 1)
+            .map(|file| (kind(&file.path), file))
             .filter(|(kind, _)| *kind <= Kind::MaybeDraft)
             .collect();
         models.sort_by_key(|(kind, _)| *kind);
@@ -127,7 +134,7 @@ impl Repository {
         (1..=n).map(part).collect()
     }
 
-    /// The message for a model that is not there.
+    /// The message that the repository has no such model.
     fn lacks_model(&self, asked: &str, models: &[&HubFile]) -> String {
         let lacks = self.lacks(asked, models.iter().copied());
         let quant = asked.to_lowercase();
@@ -151,30 +158,28 @@ impl Repository {
         }
     }
 
-    /// The message for what is not there, with what is there, the nearest first.
-    fn lacks<'a>(&self, asked: &str, there: impl Iterator<Item = &'a HubFile>) -> String {
+    /// The message that the repository has no such file, with those that it has, the nearest first.
+    fn lacks<'a>(&self, asked: &str, files: impl Iterator<Item = &'a HubFile>) -> String {
         const MOST: usize = 10;
-        let (asked, mut there) = (
-            shortened(asked),
-            Vec::from_iter(there.map(|file| &*file.path)),
-        );
-        if there.is_empty() {
+        let asked = shortened(asked);
+        let mut paths: Vec<&str> = files.map(|file| &*file.path).collect();
+        if paths.is_empty() {
             return format!("{}: has no '{asked}', and no model at all", self.name);
         }
-        there.sort_by_cached_key(|path| {
+        paths.sort_by_cached_key(|path| {
             // A quant is compared with the end of a name.
             let name = split(path).0;
             let last = name.get(name.len().saturating_sub(asked.len())..);
             let end = last.unwrap_or(name).to_lowercase();
             strsim::levenshtein(&asked.to_lowercase(), &end)
         });
-        let rest = if there.len() > MOST { ", ..." } else { "" };
-        there.truncate(MOST);
-        let there: Vec<String> = there.into_iter().map(shortened).collect();
+        let rest = if paths.len() > MOST { ", ..." } else { "" };
+        paths.truncate(MOST);
+        let shown: Vec<String> = paths.into_iter().map(shortened).collect();
         format!(
             "{}: has no '{asked}': it has {}{rest}",
             self.name,
-            there.join(", ")
+            shown.join(", ")
         )
     }
 }

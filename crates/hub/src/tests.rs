@@ -62,7 +62,7 @@ impl Fixture {
     }
 
     fn watch(&self, step: HubStep) -> bool {
-        if let HubStep::Says(line) = step {
+        if let HubStep::Message(line) = step {
             self.said.borrow_mut().push(line.to_owned());
         }
         false
@@ -210,7 +210,7 @@ fn a_download_that_ends_early_is_continued() {
 fn what_an_earlier_run_left_is_continued() {
     let fixture = Fixture::new();
     let file = fixture.file();
-    let stop = |step: HubStep| matches!(step, HubStep::There(n) if n >= 1_000_000);
+    let stop = |step: HubStep| matches!(step, HubStep::Arrived(n) if n >= 1_000_000);
     fixture.server.slow_down(20_000_000);
     has(
         &fixture.hub().load(&file, false, &stop).unwrap_err(),

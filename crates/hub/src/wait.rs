@@ -7,19 +7,19 @@ use anyhow::anyhow;
 
 use super::{HubFault, HubStep, HubWatch};
 
-/// The time after which a caller is asked again whether to stop.
+/// The time between two questions to the caller whether to stop.
 pub const TICK: Duration = Duration::from_millis(200);
 
 /// The repeats of a request without progress, and the wait before the next one.
 pub struct Patience {
     repeated: u32,
     wait: Duration,
-    /// The bytes that were there when the count of repeats began.
+    /// The bytes that had arrived when the count of repeats began.
     furthest: u64,
 }
 
 impl Patience {
-    /// The patience of a request that waits so long before it is repeated for the first time.
+    /// The patience of a request that waits for `wait` before it is repeated for the first time.
     pub fn new(wait: Duration) -> Self {
         Self {
             repeated: 0,
@@ -28,12 +28,17 @@ impl Patience {
         }
     }
 
-    /// Waits before a request is repeated: as long as the hub asks, or twice as long as before. `there`: the
-    /// bytes that have arrived.
+    /// Waits before a request is repeated: as long as the hub asks, or twice as long as before. `arrived`: the
+    /// bytes of the file that have arrived so far.
     ///
     /// # Errors
     /// The fault, if repeating will not help or has not helped.
-    pub fn wait(&mut self, fault: HubFault, there: u64, watch: &HubWatch) -> Result<(), HubFault> {
+    pub fn wait(
+        &mut self,
+        fault: HubFault,
+        arrived: u64,
+        watch: &HubWatch,
+    ) -> Result<(), HubFault> {
         const MOST: u32 = 5;
         const LONGEST: Duration = Duration::from_secs(600);
         /// Less in a connection is no progress: some servers would send a file byte by byte.
@@ -41,8 +46,8 @@ impl Patience {
         let HubFault::Passing(why, asked) = fault else {
             return Err(fault);
         };
-        if there.saturating_sub(self.furthest) >= PROGRESS {
-            (self.repeated, self.furthest) = (0, there);
+        if arrived.saturating_sub(self.furthest) >= PROGRESS {
+            (self.repeated, self.furthest) = (0, arrived);
         }
         let wait = asked.unwrap_or(self.wait * 2_u32.pow(self.repeated));
         let in_s = format!("in {} s", wait.as_secs());
@@ -50,21 +55,24 @@ impl Patience {
             return Err(anyhow!("{why}: repeat the call {in_s}, to continue").into());
         }
         self.repeated += 1;
-        told(watch, HubStep::Says(&format!("{why}: trying again {in_s}")))?;
+        report(
+            watch,
+            HubStep::Message(&format!("{why}: trying again {in_s}")),
+        )?;
         let until = Instant::now() + wait;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             thread::sleep(TICK.min(left));
-            told(watch, HubStep::There(there))?;
+            report(watch, HubStep::Arrived(arrived))?;
         }
         Ok(())
     }
 }
 
-/// Tells the caller a step.
+/// Reports a step to the caller.
 ///
 /// # Errors
 /// If the caller stops.
-pub fn told(watch: &HubWatch, step: HubStep) -> Result<(), HubFault> {
+pub fn report(watch: &HubWatch, step: HubStep) -> Result<(), HubFault> {
     if watch(step) {
         Err(HubFault::Stopped)
     } else {

@@ -35,12 +35,12 @@ pub fn start_pool(n_decoding: usize) {
         0 => 0,
         n => n.saturating_sub(reserved).clamp(1, n_pool),
     };
-    let for_pool = waiting.split_off(waiting.len() - n_pool);
+    let threads_of_pool = waiting.split_off(waiting.len() - n_pool);
     end(waiting);
     if is_limited {
         sleep(PATIENCE);
     }
-    let mut of_pool = for_pool.into_iter();
+    let mut threads_of_pool = threads_of_pool.into_iter();
     let pool = ThreadPoolBuilder::new();
     // Without a pool of its own, Rayon would start one when it is first used.
     let started = if n_pool == 0 {
@@ -48,7 +48,7 @@ pub fn start_pool(n_decoding: usize) {
         pool.num_threads(1).use_current_thread().build_global()
     } else {
         let give = |work: ThreadBuilder| {
-            let thread = of_pool.next().ok_or(io::ErrorKind::WouldBlock)?;
+            let thread = threads_of_pool.next().ok_or(io::ErrorKind::WouldBlock)?;
             thread
                 .work
                 .send(work)

@@ -224,7 +224,7 @@ fn folders(path: &Path) -> Vec<String> {
     });
     let mut names: Vec<String> = of_each.collect();
     let found = names.iter().enumerate().find_map(|(at, name)| {
-        let (user, repository) = kl_hub::of_folder(name)?;
+        let (user, repository) = kl_hub::repository_of_folder(name)?;
         Some((at, [user.to_owned(), repository.to_owned()]))
     });
     if let Some((at, repository)) = found {

@@ -181,10 +181,10 @@ impl Shelf {
         for (hub, part) in self.parts(path) {
             let follow = |step: HubStep<'_>| {
                 match step {
-                    HubStep::There(bytes) => {
+                    HubStep::Arrived(bytes) => {
                         n_bytes.store(bytes.saturating_add(before), Ordering::Relaxed);
                     }
-                    HubStep::Says(line) => watch.note(line),
+                    HubStep::Message(line) => watch.note(line),
                 }
                 watch.should_stop()
             };
