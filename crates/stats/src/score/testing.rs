@@ -67,11 +67,11 @@ pub fn kld(ln_p: &[f64], ln_q: &[f64]) -> f64 {
     sum(ln_p.iter().zip(ln_q).map(|(p, q)| p.exp() * (p - q)))
 }
 
-fn rank(row: &[f32], of: usize) -> u32 {
+fn rank(row: &[f32], index: usize) -> u32 {
     let above = row
         .iter()
         .enumerate()
-        .filter(|&(i, &x)| x > row[of] || (x == row[of] && i < of))
+        .filter(|&(i, &x)| x > row[index] || (x == row[index] && i < index))
         .count();
     1 + above as u32
 }

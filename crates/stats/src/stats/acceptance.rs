@@ -91,22 +91,25 @@ impl Drafted {
         acceptances: &[f64],
         estimator: &Estimator,
     ) -> Option<Self> {
-        let (mut of_starts, mut all) = (Vec::new(), Vec::new());
+        let (mut clusters_of_starts, mut all) = (Vec::new(), Vec::new());
         // A round counts in the cluster that it starts in.
         for at in stretches {
             all.extend(starts(&acceptances[at.clone()], n_drafted));
             let clusters = &estimator.clusters[at.start..];
-            of_starts.extend_from_slice(&clusters[..all.len() - of_starts.len()]);
+            clusters_of_starts.extend_from_slice(&clusters[..all.len() - clusters_of_starts.len()]);
         }
         all.first()?;
         let n_rounds: Sum = all.iter().map(|(probability, _)| *probability).collect();
         let accepted: Sum = all
             .iter()
-            .map(|(probability, of)| probability * of)
+            .map(|(probability, n_accepted)| probability * n_accepted)
             .collect();
         let value = accepted.value() / n_rounds.value();
-        let residual = |(probability, of): &(f64, f64)| Totals::of_powers(of - value, *probability);
-        let spread = Spread::of_clusters(&by_cluster(&of_starts, all.iter().map(residual)));
+        let residual = |(probability, n_accepted): &(f64, f64)| {
+            Totals::of_powers(n_accepted - value, *probability)
+        };
+        let spread =
+            Spread::of_clusters(&by_cluster(&clusters_of_starts, all.iter().map(residual)));
         let interval = spread.interval(value, estimator.confidence);
         Some(Self {
             n_drafted: n_drafted as u32,

@@ -68,30 +68,30 @@ impl Breakdown {
         };
         let power = |at: usize| (u32::BITS - tokens[at].position.leading_zeros()) as usize;
         let without_ends = |label: &str| (label.to_owned(), None, None);
-        let of_parts = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
+        let bin_names = |names: &[String]| names.iter().map(|name| without_ends(name)).collect();
         let runs = table.counted.iter();
         let spans = Vec::from_iter(runs.flat_map(|run| repeat_n(run.span, run.n)));
         let special_names = ["special tokens", "other tokens"].map(without_ends);
-        let mut of = Self {
+        let mut breakdown = Self {
             by_confidence: bins(confidence_names(), &|at| tokens[at].confidence_bin.into()),
             by_position: self::bins(table, by_depth, position_names(), &power),
-            by_group: bins(of_parts(names.groups), &|at| {
+            by_group: bins(bin_names(names.groups), &|at| {
                 estimator.clusters[at].stratum as usize
             }),
-            by_span: bins(of_parts(names.spans), &|at| spans[at] as usize),
+            by_span: bins(bin_names(names.spans), &|at| spans[at] as usize),
             special: bins(special_names.into(), &|at| {
                 usize::from(!tokens[at].is_special)
             }),
         };
         if tokens.is_empty() {
-            of.by_confidence.clear();
+            breakdown.by_confidence.clear();
         }
-        of.by_position.retain(|bin| bin.n_tokens > 0);
-        of.by_span.retain(|bin| bin.n_tokens > 0);
+        breakdown.by_position.retain(|bin| bin.n_tokens > 0);
+        breakdown.by_span.retain(|bin| bin.n_tokens > 0);
         if !tokens.iter().any(|token| token.is_special) {
-            of.special.clear();
+            breakdown.special.clear();
         }
-        of
+        breakdown
     }
 }
 
@@ -115,15 +115,15 @@ fn bins(
             members.push(token as u32);
         }
     }
-    let mut of_members = Estimator::new([], estimator.confidence);
+    let mut estimator_of_bin = Estimator::new([], estimator.confidence);
     let bin = |((label, from, to), members): (BinName, Vec<u32>)| {
         let n_tokens = members.len();
         let indices = members.iter().map(|index| *index as usize);
         let klds = indices.clone().map(|at| all_klds[at]);
-        of_members.clusters.clear();
+        estimator_of_bin.clusters.clear();
         let clusters = indices.clone().map(|at| estimator.clusters[at]);
-        of_members.clusters.extend(clusters);
-        let mean = of_members.mean_of_positive(klds.clone());
+        estimator_of_bin.clusters.extend(clusters);
+        let mean = estimator_of_bin.mean_of_positive(klds.clone());
         let n_same_top = indices.filter(|at| table.tokens[*at].has_same_top).count();
         Bin {
             label,

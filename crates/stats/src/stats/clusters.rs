@@ -197,34 +197,34 @@ impl Clusters {
     ) -> Self {
         let possible = Parts::of_few(windows);
         let kind = kind.unwrap_or_else(|| rule.kind(windows, possible.as_ref(), autocorrelation));
-        let of_windows = numbered(&windows.windows(), kind);
+        let windows_or_blocks = numbered(&windows.windows(), kind);
         let parts = possible.filter(|_| kind == ClusterKind::Part);
         let pieces = windows.pieces();
-        let of_depth = |depth: u32| {
-            let inside = pieces.iter().filter(|of| of.depth() == depth);
+        let parts_at_depth = |depth: u32| {
+            let inside = pieces.iter().filter(|piece| piece.depth() == depth);
             Parts::of_windows(&Vec::from_iter(inside.copied()))
         };
         let depths = 1..=if parts.is_some() { u32::BITS } else { 0 };
-        let by_first = of_windows.clusters.iter();
+        let by_first = windows_or_blocks.clusters.iter();
         let by_number = by_first.map(|(first, cluster)| (first.window, *cluster));
-        let chosen = parts.as_ref().unwrap_or(&of_windows);
-        let longest_part = parts.as_ref().map(|of| of.longest as u64);
+        let chosen = parts.as_ref().unwrap_or(&windows_or_blocks);
+        let longest_part = parts.as_ref().map(|parts| parts.longest as u64);
         let mut clusters = Self {
             clustering: Clustering {
                 rule,
-                kind: match (&parts, of_windows.longest) {
+                kind: match (&parts, windows_or_blocks.longest) {
                     (Some(_), _) => ClusterKind::Part,
                     (None, 0 | 1) => ClusterKind::Window,
                     (None, _) => kind,
                 },
                 n: chosen.n.into(),
                 n_effective: 0.0,
-                windows_per_block: of_windows.longest as u64,
+                windows_per_block: windows_or_blocks.longest as u64,
                 positions_per_part: longest_part.map(|n_pieces| n_pieces * u64::from(PIECE)),
                 autocorrelation,
             },
             parts_by_depth: depths
-                .filter_map(of_depth)
+                .filter_map(parts_at_depth)
                 .flat_map(|of| of.clusters)
                 .collect(),
             windows: by_number.collect(),
@@ -271,8 +271,10 @@ impl Clusters {
         runs: &[Run],
         confidence: Confidence,
     ) -> Estimator {
-        let of_run = |run: &Run| repeat_n(self.of_piece(parts, &run.piece), run.n);
-        Estimator::new(runs.iter().flat_map(of_run), confidence)
+        let clusters = runs
+            .iter()
+            .flat_map(|run| repeat_n(self.of_piece(parts, &run.piece), run.n));
+        Estimator::new(clusters, confidence)
     }
 }
 
@@ -283,7 +285,7 @@ fn numbered(windows: &[WindowPiece], kind: ClusterKind) -> Parts {
     let all = windows.len();
     Parts::divide(
         windows,
-        |of| of.group,
+        |window| window.group,
         |n| {
             // A group has as many blocks as its share of the windows.
             let share = n_blocks(all) as f64 * n as f64 / all as f64;

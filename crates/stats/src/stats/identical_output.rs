@@ -137,25 +137,33 @@ impl IdenticalOutput {
             }
         }
         let [n_near_ties, n_unknown, n_cut_short] = left_out;
-        let of_answers = counted.iter().map(|of| clusters.of_window(of.window));
-        let estimator = Estimator::new(of_answers, confidence);
+        let clusters_of_answers = counted
+            .iter()
+            .map(|answer| clusters.of_window(answer.window));
+        let estimator = Estimator::new(clusters_of_answers, confidence);
         // Without answers, no share is defined.
         let share = |tokens: u32| {
-            let is_same = |of: &&Answer| of.differs_at.is_none_or(|at| at > tokens);
-            let hits = counted.iter().map(|of| Some(is_same(of)));
+            let is_same = |answer: &&Answer| answer.differs_at.is_none_or(|at| at > tokens);
+            let hits = counted.iter().map(|answer| Some(is_same(answer)));
             Some(estimator.share(hits)?.estimate)
         };
-        let mut differ_at: Vec<u32> = counted.iter().filter_map(|of| of.differs_at).collect();
+        let mut differ_at: Vec<u32> = counted
+            .iter()
+            .filter_map(|answer| answer.differs_at)
+            .collect();
         differ_at.sort_unstable();
         let ended = counted
             .iter()
-            .filter(|of| of.differs_at.is_none() && of.has_ended);
+            .filter(|answer| answer.differs_at.is_none() && answer.has_ended);
         Some(Self {
             n_answers: counted.len() as u64,
             n_near_ties,
             n_unknown,
             n_cut_short,
-            cut_at: answers.iter().any(|of| is_cut(&of)).then_some(longest),
+            cut_at: answers
+                .iter()
+                .any(|answer| is_cut(&answer))
+                .then_some(longest),
             n_differ: differ_at.len() as u64,
             half_differ_within: differ_at
                 .get(differ_at.len().saturating_sub(1) / 2)
@@ -195,11 +203,11 @@ fn curve(
         .into_iter()
         .filter_map(|tokens| Some((tokens, share(tokens)?)));
     let points = [(0, start)].into_iter().chain(points);
-    let point = |(tokens, of): (u32, Estimate)| SharePoint {
+    let point = |(tokens, share): (u32, Estimate)| SharePoint {
         tokens,
-        share: of.value,
-        lo: of.lo,
-        hi: of.hi,
+        share: share.value,
+        lo: share.lo,
+        hi: share.hi,
     };
     points.map(point).collect()
 }

@@ -122,16 +122,16 @@ impl LlamaPerplexity {
         if counted.len() < MIN_TOKENS {
             return None;
         }
-        let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
+        let values = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
             counted.iter().map(|record| value(record)).collect()
         };
         let tokens = vec![Cluster::default(); counted.len()];
         let independent = Estimator::new(tokens, Confidence::default());
-        let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
+        let (base_nll, eval_nll) = (values(|r| r.ref_nll), values(|r| r.eval_nll));
         let ppl = Perplexity::from_nlls(&independent, &base_nll, &eval_nll, [0; 2])?;
-        let klds = of_each(|r| r.kld);
-        let changes = of_each(|r| delta_p(r.ref_nll, r.eval_nll));
-        let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
+        let klds = values(|r| r.kld);
+        let changes = values(|r| delta_p(r.ref_nll, r.eval_nll));
+        let same_top = values(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
         let (sorted_klds, sorted_changes) = (quantile::sorted(&klds), quantile::sorted(&changes));
         let kld = |p| quantile::linear(&sorted_klds, p);
         let delta_p = |p| quantile::linear(&sorted_changes, p);

@@ -81,16 +81,26 @@ impl LogitSummary {
         let windows = WindowSums::from_tokens(&table.counted, table.klds());
         let clusters = Clusters::by_rule(&windows, rule);
         let estimator = clusters.estimator(&table.counted, confidence);
-        let metric = |of: fn(&LogitMetrics) -> f64| {
-            let usable = metrics.iter().map(|of| of.is_finite().then_some(of));
-            let values: Vec<f64> = usable.map(|usable| usable.map_or(f64::NAN, of)).collect();
+        let metric = |value: fn(&LogitMetrics) -> f64| {
+            // NaN leaves a token out.
+            let values: Vec<f64> = metrics
+                .iter()
+                .map(|metrics| {
+                    if metrics.is_finite() {
+                        value(metrics)
+                    } else {
+                        f64::NAN
+                    }
+                })
+                .collect();
             let sorted = quantile::sorted(&values);
-            let of = Distribution::from_values(table, &estimator, &values, &sorted, &QUANTILES)?;
+            let distribution =
+                Distribution::from_values(table, &estimator, &values, &sorted, &QUANTILES)?;
             Some(Metric {
-                mean: of.mean,
-                max: of.max,
-                max_at: of.max_at,
-                quantiles: of.quantiles,
+                mean: distribution.mean,
+                max: distribution.max,
+                max_at: distribution.max_at,
+                quantiles: distribution.quantiles,
             })
         };
         let logits = || {

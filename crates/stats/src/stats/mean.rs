@@ -205,12 +205,12 @@ impl Moments {
     /// One sample has no interval; equal samples have one of width 0, up to rounding.
     pub fn estimate(&self, confidence: Confidence) -> Estimate {
         let n = self.n as f64;
-        let (reach, of) = match self.n {
+        let (reach, divisor) = match self.n {
             0..2 => return Estimate::point(self.mean),
             2..=STUDENT_UP_TO => (student_two_sided(confidence, n - 1.0), n - 1.0),
             _ => (normal_two_sided(confidence), n),
         };
-        Estimate::symmetric(self.mean, reach * (self.variance / of).sqrt())
+        Estimate::symmetric(self.mean, reach * (self.variance / divisor).sqrt())
     }
 }
 

@@ -91,14 +91,14 @@ impl PairedComparison {
     ) -> Option<Self> {
         let pairs = pairs(a, b);
         let runs = Run::from_records(pairs.iter().map(|(a, _)| *a));
-        let of_both = |number: fn(&TokenRecord) -> f64| -> (Vec<f64>, Vec<f64>) {
+        let numbers_of_both = |number: fn(&TokenRecord) -> f64| -> (Vec<f64>, Vec<f64>) {
             pairs.iter().map(|(a, b)| (number(a), number(b))).unzip()
         };
-        let (a_klds, b_klds) = of_both(|record| record.kld);
+        let (a_klds, b_klds) = numbers_of_both(|record| record.kld);
         let estimator = &clusters.estimator(&runs, confidence);
         let paired = Paired::compare(estimator, &a_klds, &b_klds)?;
         // An acceptance that is not known is NaN, which leaves its token out.
-        let (a_accepts, b_accepts) = of_both(|record| record.acceptance);
+        let (a_accepts, b_accepts) = numbers_of_both(|record| record.acceptance);
         let acceptance = Paired::compare(estimator, &a_accepts, &b_accepts);
         let mut by_span = SpanRatio::of_each(estimator, &runs, spans, &a_klds, &b_klds);
         SpanRatio::adjust([&mut by_span].into_iter());

@@ -83,8 +83,8 @@ impl Perplexity {
             let clustered = nll.clustered.clamp(0.0, f64::INFINITY);
             ClusteredValue { clustered, ..nll }.exp()
         };
-        let of_ref = perplexity(with_interval(reference.mean, &|(r, _)| r));
-        let of_eval = perplexity(with_interval(evaluated.mean, &|(_, e)| e));
+        let ref_value = perplexity(with_interval(reference.mean, &|(r, _)| r));
+        let eval_value = perplexity(with_interval(evaluated.mean, &|(_, e)| e));
         let ln_ratio = with_interval(evaluated.mean - reference.mean, &|(r, e)| e - r);
         let products = residuals().map(|(r, e)| r * e);
         let product: Sum = products.filter(|product| product.is_finite()).collect();
@@ -95,15 +95,15 @@ impl Perplexity {
             n_infinite,
             n_unknown,
             reference: ref_ppl,
-            ref_se: of_ref.se,
-            ref_cluster_se: of_ref.clustered.se,
-            ref_cluster_lo: of_ref.clustered.lo,
-            ref_cluster_hi: of_ref.clustered.hi,
+            ref_se: ref_value.se,
+            ref_cluster_se: ref_value.clustered.se,
+            ref_cluster_lo: ref_value.clustered.lo,
+            ref_cluster_hi: ref_value.clustered.hi,
             evaluated: eval_ppl,
-            eval_se: of_eval.se,
-            eval_cluster_se: of_eval.clustered.se,
-            eval_cluster_lo: of_eval.clustered.lo,
-            eval_cluster_hi: of_eval.clustered.hi,
+            eval_se: eval_value.se,
+            eval_cluster_se: eval_value.clustered.se,
+            eval_cluster_lo: eval_value.clustered.lo,
+            eval_cluster_hi: eval_value.clustered.hi,
             ln_ratio,
             ratio: ln_ratio.exp(),
             difference: with_interval(eval_ppl - ref_ppl, &|(r, e)| eval_ppl * e - ref_ppl * r),

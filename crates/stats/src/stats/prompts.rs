@@ -64,28 +64,30 @@ impl PromptStats {
     /// Computes the statistics of one prompt from its records.
     fn of_prompt(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
         let counted = || records.iter().filter(|record| is_counted(record));
-        let of_records =
+        let mean_max =
             |value: fn(&TokenRecord) -> f64| counted().map(value).collect::<MeanMaxSoFar>().value();
-        let mean = |of: Option<MeanMax>| of.map(|of| of.mean);
+        let mean = |mean_max: Option<MeanMax>| mean_max.map(|mean_max| mean_max.mean);
         Some(Self {
             window: records.first()?.window,
             n_tokens: counted().count() as u64,
             n_infinite: counted().filter(|record| !record.kld.is_finite()).count() as u64,
-            kld: of_records(|record| record.kld),
-            reverse_kld_mean: mean(of_records(|record| record.reverse_kld)),
-            ref_top1: mean(of_records(|of| u8::from(of.ref_top == of.eval_top).into())),
+            kld: mean_max(|record| record.kld),
+            reverse_kld_mean: mean(mean_max(|record| record.reverse_kld)),
+            ref_top1: mean(mean_max(|record| {
+                u8::from(record.ref_top == record.eval_top).into()
+            })),
             logits: metrics.map(|metrics| {
                 let measured = records.iter().zip(metrics);
                 let counted =
-                    measured.filter(|(of, metrics)| is_counted(of) && metrics.is_finite());
-                let of_metrics = |value: fn(&LogitMetrics) -> f64| {
+                    measured.filter(|(record, metrics)| is_counted(record) && metrics.is_finite());
+                let mean_max = |value: fn(&LogitMetrics) -> f64| {
                     let values = counted.clone().map(|(_, metrics)| value(metrics));
                     values.collect::<MeanMaxSoFar>().value()
                 };
                 PromptLogits {
-                    mean_abs_diff: mean(of_metrics(|metrics| metrics.mean_abs_diff)),
-                    cosine_distance: mean(of_metrics(|metrics| metrics.cosine_distance)),
-                    smoothed_kld: of_metrics(|metrics| metrics.smoothed_kld),
+                    mean_abs_diff: mean(mean_max(|metrics| metrics.mean_abs_diff)),
+                    cosine_distance: mean(mean_max(|metrics| metrics.cosine_distance)),
+                    smoothed_kld: mean_max(|metrics| metrics.smoothed_kld),
                 }
             }),
         })

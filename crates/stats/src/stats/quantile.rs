@@ -68,8 +68,8 @@ impl Estimator {
                 mj_hi: mj.map(|(_, hi)| hi),
             }
         };
-        let given = ps.iter().zip(values).zip(spreads);
-        let mut quantiles: Vec<QuantileEstimate> = given.map(estimate).collect();
+        let mut quantiles: Vec<QuantileEstimate> =
+            ps.iter().zip(values).zip(spreads).map(estimate).collect();
         let (mut highest, mut lowest) = (None, None);
         for QuantileEstimate { estimate, .. } in &mut quantiles {
             highest = estimate.lo.into_iter().chain(highest).reduce(f64::max);

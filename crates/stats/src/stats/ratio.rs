@@ -86,11 +86,12 @@ impl Ratio {
                 ..Self::default()
             });
         }
-        let left_out = |(cluster, of): (&Cluster, &Totals)| (*cluster, ln_without(all, *of));
-        let without = sums.iter().map(left_out);
+        let without = sums
+            .iter()
+            .map(|(cluster, totals)| (*cluster, ln_without(all, *totals)));
         // The larger over the smaller, so that swapping the two changes the sign alone.
         let distance = (a.max(b) / a.min(b)).ln();
-        let degrees = degrees(sums, |of| of.n);
+        let degrees = degrees(sums, |totals| totals.n);
         Some(Self::within(value, distance, without, degrees, confidence))
     }
 
@@ -103,19 +104,24 @@ impl Ratio {
     /// known least.
     fn of_ratios(sums: [&KldSums; 2], confidence: Confidence) -> Option<Self> {
         let all = sums.map(total);
-        let [inside, outside] = all.map(|of| of.sums[0] / of.sums[1]);
+        let [inside, outside] = all.map(|totals| totals.sums[0] / totals.sums[1]);
         let value = inside / outside;
         let distance = value.ln().abs();
-        if sums.iter().any(|of| of.len() < 2) || !distance.is_finite() {
+        if sums.iter().any(|clusters| clusters.len() < 2) || !distance.is_finite() {
             return None;
         }
-        let without = sums.iter().flat_map(|of| of.keys()).map(|cluster| {
-            let of = sums.map(|of| of.get(cluster).copied().unwrap_or_default());
-            let ln = ln_without(all[0], of[0]) - ln_without(all[1], of[1]);
-            (*cluster, ln)
-        });
-        let [of_inside, of_outside] = sums.map(|of| degrees(of, |of| of.n));
-        let degrees = of_inside.min(of_outside);
+        let without = sums
+            .iter()
+            .flat_map(|clusters| clusters.keys())
+            .map(|cluster| {
+                let [inside, outside] =
+                    sums.map(|clusters| clusters.get(cluster).copied().unwrap_or_default());
+                let ln = ln_without(all[0], inside) - ln_without(all[1], outside);
+                (*cluster, ln)
+            });
+        let [degrees_inside, degrees_outside] =
+            sums.map(|clusters| degrees(clusters, |totals| totals.n));
+        let degrees = degrees_inside.min(degrees_outside);
         Some(Self::within(value, distance, without, degrees, confidence))
     }
 
@@ -196,7 +202,7 @@ impl Paired {
 /// The sums in each cluster of two models' KLDs on the tokens that both count and whose number `is_inside`
 /// accepts.
 fn sums(estimator: &Estimator, a: &[f64], b: &[f64], is_inside: impl Fn(usize) -> bool) -> KldSums {
-    let of_token = |(token, (a, b)): (usize, (&f64, &f64))| {
+    let totals = |(token, (a, b)): (usize, (&f64, &f64))| {
         let is_counted = is_inside(token) && b.is_finite();
         let a = if is_counted { *a } else { f64::NAN };
         Totals {
@@ -205,7 +211,7 @@ fn sums(estimator: &Estimator, a: &[f64], b: &[f64], is_inside: impl Fn(usize) -
         }
     };
     let tokens = a.iter().zip(b).enumerate();
-    by_cluster(&estimator.clusters, tokens.map(of_token))
+    by_cluster(&estimator.clusters, tokens.map(totals))
 }
 
 /// The ratio of two models' mean KLDs on the tokens of a span.
@@ -243,7 +249,7 @@ impl SpanRatio {
         }
         let runs_of_spans = runs.iter().map(|run| repeat_n(run.span as usize, run.n));
         let spans: Vec<usize> = runs_of_spans.flatten().collect();
-        let of_span = |(span, label): (usize, &String)| {
+        let ratio_of_span = |(span, label): (usize, &String)| {
             let inside = sums(estimator, a, b, |token| spans[token] == span);
             let outside = sums(estimator, a, b, |token| spans[token] != span);
             Self {
@@ -254,12 +260,12 @@ impl SpanRatio {
                 p_holm: None,
             }
         };
-        let mut of_each: Vec<Self> = names.iter().enumerate().map(of_span).collect();
-        of_each.retain(|of| of.n_tokens > 0);
-        if of_each.len() < 2 {
-            of_each.clear();
+        let mut ratios: Vec<Self> = names.iter().enumerate().map(ratio_of_span).collect();
+        ratios.retain(|ratio| ratio.n_tokens > 0);
+        if ratios.len() < 2 {
+            ratios.clear();
         }
-        of_each
+        ratios
     }
 
     /// Adjusts the p-values of `to_others` for the number of models and spans, by Holm's method: `models` are

@@ -30,10 +30,12 @@ pub(super) fn by_cluster(
     let mut values = values.into_iter();
     // Adjacent tokens mostly share a cluster: one look-up for each run of them.
     for run in clusters.chunk_by(|one, next| one == next) {
-        let of_run = values.by_ref().take(run.len());
-        *sums.entry(run[0]).or_default() += of_run.filter(|of| of.sum().is_finite()).collect();
+        let values_of_run = values.by_ref().take(run.len());
+        *sums.entry(run[0]).or_default() += values_of_run
+            .filter(|value| value.sum().is_finite())
+            .collect();
     }
-    sums.retain(|_, of| of.n > 0.0);
+    sums.retain(|_, sum| sum.n > 0.0);
     sums
 }
 

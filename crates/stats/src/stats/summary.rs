@@ -121,8 +121,9 @@ impl TokenTable {
         let [klds, reverse_klds, _, ref_nlls, eval_nlls] = &self.columns;
         let divergence = |values: &[f64]| {
             let sorted = quantile::sorted(values);
-            let of = Distribution::from_values(self, estimator, values, &sorted, &QUANTILES);
-            (of, distribution::ccdf(&sorted, values.len()))
+            let distribution =
+                Distribution::from_values(self, estimator, values, &sorted, &QUANTILES);
+            (distribution, distribution::ccdf(&sorted, values.len()))
         };
         let (kld, ccdf) = divergence(klds);
         let (reverse_kld, _) = divergence(reverse_klds);

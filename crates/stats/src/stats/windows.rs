@@ -90,8 +90,9 @@ impl WindowSums {
     pub fn add(&mut self, runs: &[Run], values: &[f64]) {
         let mut rest = values.iter().copied();
         for run in runs {
-            let of_run = rest.by_ref().take(run.n);
-            *self.0.entry(run.piece).or_default() += of_run.filter(|x| x.is_finite()).collect();
+            let values_of_run = rest.by_ref().take(run.n);
+            *self.0.entry(run.piece).or_default() +=
+                values_of_run.filter(|x| x.is_finite()).collect();
         }
     }
 
@@ -160,13 +161,13 @@ impl WindowSums {
     /// rank of the group: that groups differ does not make neighbours alike.
     pub fn autocorrelation(&self) -> Option<f64> {
         let sums = match Parts::of_few(self) {
-            Some(parts) => self.sums_by(|of| parts.clusters.get(of)),
+            Some(parts) => self.sums_by(|piece| parts.clusters.get(piece)),
             None => self.sums(),
         };
         let means: Vec<f64> = sums.iter().map(|(_, sums)| sums.mean()).collect();
         let mut ranks = ranks(&means).into_iter();
         let groups = sums.chunk_by(|(one, _), (next, _)| one.group == next.group);
-        autocorrelation(groups.map(|of| ranks.by_ref().take(of.len()).collect()))
+        autocorrelation(groups.map(|group| ranks.by_ref().take(group.len()).collect()))
     }
 }
 
@@ -239,10 +240,10 @@ impl Parts {
         n_parts: impl Fn(usize) -> usize,
     ) -> Self {
         let (mut clusters, mut all, mut longest) = (BTreeMap::new(), 0, 0);
-        for of_whole in pieces.chunk_by(|one, next| whole(one) == whole(next)) {
-            let n = of_whole.len();
+        for pieces_of_whole in pieces.chunk_by(|one, next| whole(one) == whole(next)) {
+            let n = pieces_of_whole.len();
             let n_parts = n_parts(n);
-            for (i, piece) in of_whole.iter().enumerate() {
+            for (i, piece) in pieces_of_whole.iter().enumerate() {
                 let (stratum, number) = (piece.group, all + (i * n_parts / n) as u32);
                 clusters.insert(*piece, Cluster { stratum, number });
             }

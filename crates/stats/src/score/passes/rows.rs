@@ -153,14 +153,14 @@ impl<S: Simd> Entries<S> {
         [each, both]
     }
 
-    /// Makes weights of the row `of` 0 where the row `unknown` does not know the entry.
+    /// Makes weights of the row `known` 0 where the row `unknown` does not know the entry.
     #[inline(always)]
-    fn drop_unknown(&self, weights: &mut [S::f64s; 4], of: usize, unknown: usize) {
+    fn drop_unknown(&self, weights: &mut [S::f64s; 4], known: usize, unknown: usize) {
         if let Some(mask) = self.unknown[unknown] {
             let mask = mask.widen();
             let zero = 0.0.simd_into(weights[0].token());
-            weights[2 * of] = mask.0.select(zero, weights[2 * of]);
-            weights[2 * of + 1] = mask.1.select(zero, weights[2 * of + 1]);
+            weights[2 * known] = mask.0.select(zero, weights[2 * known]);
+            weights[2 * known + 1] = mask.1.select(zero, weights[2 * known + 1]);
         }
     }
 }
@@ -258,12 +258,15 @@ pub(super) fn is_masked_elsewhere(
     })
 }
 
-/// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
+/// 1 + the number of entries above the one at `index`, equal ones at lower indices included.
 #[inline(always)]
-pub(super) fn rank(row: &[f32], of: usize) -> u32 {
-    let bar = row[of];
-    let before: u32 = row[..of].iter().map(|logit| u32::from(*logit >= bar)).sum();
-    1 + before + count_above(&row[of + 1..], bar)
+pub(super) fn rank(row: &[f32], index: usize) -> u32 {
+    let bar = row[index];
+    let before: u32 = row[..index]
+        .iter()
+        .map(|logit| u32::from(*logit >= bar))
+        .sum();
+    1 + before + count_above(&row[index + 1..], bar)
 }
 
 /// Counts the entries that are above `bar`.

@@ -142,19 +142,20 @@ pub(super) fn acceptance<S: Simd>(rows: SimdRows<'_, S>, sums: &Sums) -> f64 {
     if sums.weights.contains(&0.0) {
         return 0.0;
     }
-    let of = [Normaliser::new(0, sums), Normaliser::new(1, sums)];
-    let is_plain = rows.floors == [None; 2] && of[0].shift == 0.0 && of[1].shift == 0.0;
+    let normalisers = [Normaliser::new(0, sums), Normaliser::new(1, sums)];
+    let is_plain =
+        rows.floors == [None; 2] && normalisers[0].shift == 0.0 && normalisers[1].shift == 0.0;
     let common = if is_plain {
-        common::<S, true>(rows, of)
+        common::<S, true>(rows, normalisers)
     } else {
-        common::<S, false>(rows, of)
+        common::<S, false>(rows, normalisers)
     };
     common.clamp(0.0, 1.0)
 }
 
 /// The sum, without looking for floors and shifts if the pair is `PLAIN`.
 #[inline(always)]
-fn common<S: Simd, const PLAIN: bool>(rows: SimdRows<'_, S>, of: [Normaliser; 2]) -> f64 {
+fn common<S: Simd, const PLAIN: bool>(rows: SimdRows<'_, S>, normalisers: [Normaliser; 2]) -> f64 {
     let SimdRows { simd, floors, .. } = rows;
     let n = rows.logits[0].len();
     let step = TOGETHER * S::f32s::LEN;
@@ -164,7 +165,7 @@ fn common<S: Simd, const PLAIN: bool>(rows: SimdRows<'_, S>, of: [Normaliser; 2]
         let mut sum = [0.0.simd_into(simd); TOGETHER];
         for (i, sum) in sum.iter_mut().enumerate() {
             let logits = rows.vectors(at + i * S::f32s::LEN);
-            *sum = smaller::<S, PLAIN>(simd, logits, floors, of);
+            *sum = smaller::<S, PLAIN>(simd, logits, floors, normalisers);
         }
         let sum = ((sum[0] + sum[1]) + (sum[2] + sum[3])).widen();
         total[0] += sum.0;
@@ -177,7 +178,7 @@ fn common<S: Simd, const PLAIN: bool>(rows: SimdRows<'_, S>, of: [Normaliser; 2]
         Counted::Every,
         #[inline(always)]
         |entries| {
-            let sum = smaller::<S, PLAIN>(simd, entries.raw, floors, of).widen();
+            let sum = smaller::<S, PLAIN>(simd, entries.raw, floors, normalisers).widen();
             total[0] += sum.0;
             total[1] += sum.1;
         },
