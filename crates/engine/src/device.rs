@@ -98,16 +98,18 @@ pub mod memory {
 
     /// The control groups that hold this process.
     fn groups() -> Vec<Group> {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        groups_in(Path::new("/sys/fs/cgroup"), &own)
+        let hierarchies = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        groups_in(Path::new("/sys/fs/cgroup"), &hierarchies)
     }
 
-    /// The groups below `root` that limit memory. `own` has a line for each hierarchy: `0::/PATH` for version
-    /// 2, `NUMBER:memory:/PATH` for version 1 (cgroups(7)). A container may see its own group as the root.
-    pub(super) fn groups_in(root: &Path, own: &str) -> Vec<Group> {
+    /// The groups below `root` that limit memory. `hierarchies` has a line for each: `0::/PATH` for version 2,
+    /// `NUMBER:memory:/PATH` for version 1 (cgroups(7)). A container may see its own group as the root.
+    pub(super) fn groups_in(root: &Path, hierarchies: &str) -> Vec<Group> {
         let mut groups = Vec::new();
-        for line in own.lines() {
-            let Some((kind, own)) = line.split_once(':').and_then(|of| of.1.split_once(":/"))
+        for line in hierarchies.lines() {
+            let Some((kind, path)) = line
+                .split_once(':')
+                .and_then(|(_, rest)| rest.split_once(":/"))
             else {
                 continue;
             };
@@ -116,7 +118,7 @@ pub mod memory {
                 "memory" => ("memory", "memory.limit_in_bytes", "total_rss "),
                 _ => continue,
             };
-            groups.extend(Path::new(own).ancestors().filter_map(|group| {
+            groups.extend(Path::new(path).ancestors().filter_map(|group| {
                 let group = root.join(folder).join(group);
                 let statistics = fs::read_to_string(group.join("memory.stat")).ok()?;
                 let used = statistics

@@ -267,13 +267,13 @@ impl ModelFacts {
     /// has that for tools; and `chatml` is a name. `None` if it has no template at all, where llama-server
     /// uses the word `chatml`.
     pub fn default_template(&self) -> Option<&str> {
-        let own = self
+        let default = self
             .chat_template
             .as_deref()
             .filter(|text| !text.is_empty());
         let tool_use = self.tool_use_template.as_deref();
-        match own {
-            None | Some("chatml") => tool_use.or(own.map(|_| CHATML)),
+        match default {
+            None | Some("chatml") => tool_use.or(default.map(|_| CHATML)),
             Some(text) => Some(text),
         }
     }
@@ -419,7 +419,7 @@ pub trait Model: Sync {
     /// If they cannot be exchanged: the model was loaded without [`ModelOptions::is_exchangeable`].
     fn weights(&self) -> Result<&dyn Weights, EngineError>;
 
-    /// What has happened to the model's files since it was loaded.
+    /// The worst change of the model's files since it was loaded; `None` if they are the same.
     fn file_change(&self) -> Option<FileChange>;
 
     /// Drops the last model before the process ends. The system may be left to free its memory, which
@@ -602,7 +602,7 @@ pub enum EngineError {
     NotAModel {
         /// The file.
         path: PathBuf,
-        /// What it holds instead.
+        /// Its contents.
         found: NotAModel,
     },
     /// A model's file has changed since it was loaded, so that what was computed may be of two models.
@@ -664,8 +664,8 @@ impl Call {
         let start = self.positions.start.max(self.scored_start) as u64;
         let end = self.positions.end as u64;
         let batches = calls.batches(start, window.n_decoded());
-        let of_call = batches.take_while(|batch| batch.start < end && start < end);
-        let n_scored = of_call.map(|batch| batch.end.min(end) - batch.start.max(start));
+        let batches_of_call = batches.take_while(|batch| batch.start < end && start < end);
+        let n_scored = batches_of_call.map(|batch| batch.end.min(end) - batch.start.max(start));
         n_scored.map(|n| n as usize).collect()
     }
 }

@@ -9,10 +9,10 @@ use super::EngineError;
 use super::gguf::ModelError;
 use kl_system::file_id;
 
-/// The time in which a model's file must not change, for messages.
+/// The activity during which a model's file must not change, for messages.
 pub const IN_USE: &str = "read";
 
-/// What has happened to a model's files since they were looked at.
+/// A change of a model's files since they were looked at; the worst is the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileChange {
     /// A name stands for another file, or for none. The bytes of the file that had it are still there for
@@ -24,7 +24,7 @@ pub enum FileChange {
     Shortened,
 }
 
-/// What shows that a file has changed.
+/// The properties by which a changed file is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     id: Option<(u64, u64)>,
@@ -33,7 +33,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
+    fn read(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self {
             id: file_id(&metadata),
@@ -59,60 +59,61 @@ pub struct ModelFiles(Vec<(PathBuf, Option<Stamp>)>);
 impl ModelFiles {
     /// Looks at the files.
     pub fn look_at(paths: &[PathBuf]) -> Self {
-        let looked_at = paths.iter().map(|path| (path.clone(), Stamp::of(path)));
-        Self(looked_at.collect())
+        let files = paths.iter().map(|path| (path.clone(), Stamp::read(path)));
+        Self(files.collect())
     }
 
     /// The files, and their lengths in bytes.
     pub fn lengths(&self) -> impl Iterator<Item = (&Path, u64)> {
-        let there = self.0.iter();
-        there.filter_map(|(path, stamp)| Some((&**path, stamp.as_ref()?.bytes)))
+        let files = self.0.iter();
+        files.filter_map(|(path, stamp)| Some((&**path, stamp.as_ref()?.bytes)))
     }
 
-    /// The worst that has happened to them since. It takes a microsecond for each file.
+    /// The worst change of one of them since. It takes a microsecond for each file.
     pub fn change(&self) -> Option<FileChange> {
         self.changed().map(|(_, change)| change)
     }
 
     fn changed(&self) -> Option<(&Path, FileChange)> {
         let changes = self.0.iter().filter_map(|(path, stamp)| {
-            let change = stamp.as_ref()?.change(Stamp::of(path).as_ref())?;
+            let change = stamp.as_ref()?.change(Stamp::read(path).as_ref())?;
             Some((&**path, change))
         });
         changes.max_by_key(|(_, change)| *change)
     }
 
-    /// Checks that they are the files that they were. `while_`: what would have been read from them.
+    /// Checks that they are the files that they were. `activity`: what was done with them meanwhile, such
+    /// as `read`.
     ///
     /// # Errors
     /// The file that has changed.
-    pub fn check_same(&self, while_: &str) -> Result<(), EngineError> {
+    pub fn check_same(&self, activity: &str) -> Result<(), EngineError> {
         self.changed()
-            .map_or(Ok(()), |(path, change)| Err(change.error(path, while_)))
+            .map_or(Ok(()), |(path, change)| Err(change.error(path, activity)))
     }
 
-    /// Checks that nobody has written to them.
+    /// Checks that nobody has written to them. `activity`: as in [`check_same`](Self::check_same).
     ///
     /// # Errors
     /// The file that was written to.
-    pub fn check_bytes(&self, while_: &str) -> Result<(), EngineError> {
+    pub fn check_bytes(&self, activity: &str) -> Result<(), EngineError> {
         match self.changed() {
             None | Some((_, FileChange::Replaced)) => Ok(()),
-            Some((path, change)) => Err(change.error(path, while_)),
+            Some((path, change)) => Err(change.error(path, activity)),
         }
     }
 }
 
 impl FileChange {
-    /// The error of a file that has changed. `while_`: what would have been read from it.
-    pub fn error(self, path: &Path, while_: &str) -> EngineError {
+    /// The error of a file that has changed. `activity`: what was done with it meanwhile, such as `read`.
+    pub fn error(self, path: &Path, activity: &str) -> EngineError {
         let changed = if self == Self::Shortened {
             "became shorter"
         } else {
             "changed"
         };
         let what =
-            format!("{changed} while it was {while_}: wait until it is complete, and try again");
+            format!("{changed} while it was {activity}: wait until it is complete, and try again");
         EngineError::Changed(ModelError::new(path, what))
     }
 }

@@ -46,8 +46,9 @@ pub(super) fn changes(architecture: &str, name: &str, shape: &[u64]) -> bool {
 /// changes, but not of embeddings or outputs, where tokens that are not used have such rows.
 pub(super) fn needs_its_rows(header: &Gguf, Tensor { name, shape, .. }: &Tensor) -> bool {
     let architecture = header.architecture().unwrap_or_default();
-    let of_tokens = ["embd", "embed", "shared_head"];
-    let is_of_tokens = name == "output.weight" || of_tokens.iter().any(|part| name.contains(part));
+    let parts_of_names = ["embd", "embed", "shared_head"];
+    let is_of_tokens =
+        name == "output.weight" || parts_of_names.iter().any(|part| name.contains(part));
     name.ends_with("norm.weight") || changes(architecture, name, shape) && !is_of_tokens
 }
 
@@ -184,11 +185,11 @@ fn metadata_bytes(header: &Gguf, tensors: &[MapTensor], imatrix: Option<&Imatrix
     let mut pairs: HashMap<&str, u64> = header.pair_bytes().collect();
     pairs.retain(|key, _| !LEFT_OUT.contains(key));
     let imatrix_pairs = imatrix.map(Imatrix::pairs).unwrap_or_default().into_iter();
-    let of_imatrix = imatrix_pairs.map(|(key, value)| (key, value.bytes()));
+    let sizes_of_imatrix = imatrix_pairs.map(|(key, value)| (key, value.bytes()));
     let set = SET
         .map(|key| (key, U32_BYTES))
         .into_iter()
-        .chain(of_imatrix);
+        .chain(sizes_of_imatrix);
     pairs.extend(set.map(|(key, bytes)| {
         let bytes_of_key = LENGTH_BYTES + key.len() as u64;
         (key, bytes_of_key + U32_BYTES + bytes)

@@ -127,7 +127,7 @@ pub fn hash_by_digest(digest: &str, size: u64) -> Option<Box<dyn DynDigest>> {
     is_hash(digest, GIT_DIGITS).then(git_hash)
 }
 
-/// What changes when a file is written to, or replaced: its length, its times, its number on the disk.
+/// The properties that change when a file is written to, or replaced: its length, its times, its number on the disk.
 fn stamp_text(about: &Metadata) -> String {
     let modified = about.modified().and_then(|time| {
         let since = time.duration_since(UNIX_EPOCH);

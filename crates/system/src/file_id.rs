@@ -1,4 +1,4 @@
-//! Which file a name stands for.
+//! The identity of a file, whatever its name.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! What `kl` asks of the operating system, in one place: threads where few are allowed, locks that outlive a
-//! panic, which file a name stands for, and how its shell reads a name.
+//! The services of the operating system that `kl` uses, in one place: threads where few are allowed, locks that
+//! outlive a panic, the identity of a file, and names as a shell reads them.
 //!
 //! It knows nothing of models, of files' contents or of the terminal. Begin with [`threads`].
 

@@ -153,7 +153,7 @@ pub fn too_few(threads: u32, n: usize) -> String {
     )
 }
 
-/// What to do where the system allows too few threads.
+/// The advice where the system allows too few threads.
 pub const ADVICE: &str = "close other programs or raise the limit (ulimit -u, a container's pids limit, systemd's TasksMax)";
 
 /// No thread can be started: a limit of the system's, and how to raise it.

@@ -34,7 +34,7 @@ pub struct FakeDecoder {
     path: PathBuf,
     /// The exchanged weights of the model.
     pub(super) perturbation: Arc<Mutex<Perturbation>>,
-    /// How its device moves what it computes.
+    /// The way in which its device moves its results.
     pub(super) moved: Moved,
     /// The rows of the last call.
     rows: Vec<Vec<f32>>,

@@ -12,7 +12,7 @@ use crate::{Blueprint, EngineError, Quantization};
 /// The first bytes of a quantized file. JSON and a line feed follow, then zeros.
 const MAGIC: &[u8] = b"fake quantized model\n";
 
-/// What a quantized file records.
+/// The contents of a quantized file.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct QuantizedFile {
     /// The original's seed.

@@ -1,4 +1,4 @@
-//! What the layers of a fake model hold: numbers that are as good as random, but for noise, and for a fault of
+//! The values in the layers of a fake model: numbers that are as good as random, but for noise, and for a fault of
 //! a device.
 
 use std::collections::BTreeMap;

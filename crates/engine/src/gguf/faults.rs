@@ -15,7 +15,7 @@ const PROBED: &str = "
 pub struct FileFault {
     /// The tensor; empty where it is none.
     pub tensor: String,
-    /// What is wrong, and what to do.
+    /// The fault, and the advice.
     pub what: String,
 }
 

@@ -232,10 +232,14 @@ impl Gguf {
     /// The facts besides the weights that decide the model's output, by name: the shapes of its tensors, and
     /// the values of the keys of its architecture and its tokenizer.
     fn decisive(&self) -> BTreeMap<&str, String> {
-        let of_architecture = format!("{}.", self.architecture().unwrap_or_default());
-        let prefixes = ["tokenizer.", "general.architecture", &of_architecture];
+        let prefix_of_architecture = format!("{}.", self.architecture().unwrap_or_default());
+        let prefixes = [
+            "tokenizer.",
+            "general.architecture",
+            &prefix_of_architecture,
+        ];
         let tensors = self.tensors.iter();
-        let shapes = tensors.map(|of| (&*of.name, format!("shape {:?}", of.shape)));
+        let shapes = tensors.map(|tensor| (&*tensor.name, format!("shape {:?}", tensor.shape)));
         let pairs = self.pairs.iter();
         let values = pairs.map(|(key, (value, _))| (&**key, value.to_string()));
         let kept = values.filter(|(key, _)| prefixes.iter().any(|prefix| key.starts_with(prefix)));

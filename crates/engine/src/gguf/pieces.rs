@@ -24,9 +24,9 @@ impl Piece {
         let name = path.file_name()?.to_str()?;
         let at = name.to_ascii_lowercase().rfind(GGUF)?;
         let (whole, suffix) = name.split_at_checked(at + GGUF.len())?;
-        let of_piece = suffix.to_ascii_lowercase();
+        let ending = suffix.to_ascii_lowercase();
         let is_mark = |c: char| matches!(c, '.' | '-' | '_');
-        let counted = of_piece.strip_prefix(is_mark)?;
+        let counted = ending.strip_prefix(is_mark)?;
         let without_word = ["part", "split"].into_iter().find_map(|word| {
             let rest = counted.strip_prefix(word)?;
             Some(rest.strip_prefix(is_mark).unwrap_or(rest))
@@ -90,7 +90,7 @@ pub(super) fn is_joined(path: &Path, ends: [u64; 2]) -> bool {
     ends.into_iter().any(|end| begins_at(end) == Some(true))
 }
 
-/// What to do with parts that were joined.
+/// The fault of parts that were joined, and the advice.
 pub(super) const JOINED: &str = "continues with another GGUF after its last tensor: the parts of a split model were joined with cat, which no program reads: give the first part as it was downloaded, beside the others (-00001-of-), or join the parts with llama-gguf-split --merge";
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use super::Gguf;
 /// The contents of a GGUF that is not a causal language model by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAModel {
-    /// What it holds, as a noun phrase: `the vision or audio part (mmproj)`.
+    /// Its contents, as a noun phrase: `the vision or audio part (mmproj)`.
     pub what: String,
     /// True if it belongs to a model: llama.cpp uses it only beside that one.
     is_part: bool,
 }
 
-/// What it holds, and what to give instead.
+/// Its contents, and the file to give instead.
 impl fmt::Display for NotAModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let advice = if self.is_part {
@@ -179,9 +179,11 @@ impl Gguf {
 
     /// The layers that have such tensors: `3` of `blk.3.attn_q.weight`.
     pub(super) fn layers(&self, is_such: impl Fn(&str) -> bool) -> BTreeSet<u64> {
-        let names = self.tensors.iter().map(|tensor| &*tensor.name);
-        let such = names.filter(|name| is_such(name));
-        let numbers = such.filter_map(|name| name.strip_prefix("blk.")?.split_once('.'));
-        numbers.filter_map(|(n, _)| n.parse().ok()).collect()
+        self.tensors
+            .iter()
+            .filter(|tensor| is_such(&tensor.name))
+            .filter_map(|tensor| tensor.name.strip_prefix("blk.")?.split_once('.'))
+            .filter_map(|(number, _)| number.parse().ok())
+            .collect()
     }
 }

@@ -118,19 +118,19 @@ impl Decoder for LlamaCppDecoder<'_> {
         }
         let (model, mut batch) = (self.context.model, Batch::default());
         let facts = &model.facts;
-        for of in appended {
-            facts.check_window(of.tokens.len() as u64)?;
-            let tokens = of.tokens.get(of.start..).unwrap_or_default();
-            let last = of.tokens.len().saturating_sub(1);
-            batch.push(of.sequence, tokens, of.start, last);
+        for added in appended {
+            facts.check_window(added.tokens.len() as u64)?;
+            let tokens = added.tokens.get(added.start..).unwrap_or_default();
+            let last = added.tokens.len().saturating_sub(1);
+            batch.push(added.sequence, tokens, added.start, last);
         }
         let first = appended.first();
         let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
         let can_have_company = facts.layers.can_decode_together() && self.calls.n_batch > 1;
-        if let Some(of) = first.filter(|_| batch.len() == 1 && can_have_company) {
-            let (n, last) = (of.tokens.len(), of.tokens.last().copied());
-            batch.push(of.sequence, last.as_slice(), n, n);
-            self.company = Some((of.sequence, n));
+        if let Some(first) = first.filter(|_| batch.len() == 1 && can_have_company) {
+            let (n, last) = (first.tokens.len(), first.tokens.last().copied());
+            batch.push(first.sequence, last.as_slice(), n, n);
+            self.company = Some((first.sequence, n));
         }
         let mut rows = self.context.decode(batch, window, start)?;
         rows.truncate(appended.len());

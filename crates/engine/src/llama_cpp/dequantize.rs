@@ -79,7 +79,7 @@ fn of_blocks(header: &Gguf) -> impl Iterator<Item = &Tensor> {
 /// place of them.
 pub(super) fn plain_kind(header: &Gguf, tensor: &Tensor) -> Result<GgmlType, EngineError> {
     let (f16, f32) = (kind("f16"), kind("f32"));
-    let Some(rows) = StoredRows::of(header, tensor) else {
+    let Some(rows) = StoredRows::new(header, tensor) else {
         return Ok(f16);
     };
     let n_at_once = (PIECE_ELEMENTS / rows.n_columns).max(1);
@@ -96,9 +96,9 @@ pub(super) fn plain_kind(header: &Gguf, tensor: &Tensor) -> Result<GgmlType, Eng
     let lost = lost.collect::<Result<Vec<_>, EngineError>>()?;
     let sums = lost
         .into_iter()
-        .try_fold((0.0, 0.0), |(error, all), of_piece| {
-            let (more, of) = of_piece?;
-            Some((error + more, all + of))
+        .try_fold((0.0, 0.0), |(error, all), sums_of_piece| {
+            let (error_of_piece, all_of_piece) = sums_of_piece?;
+            Some((error + error_of_piece, all + all_of_piece))
         });
     let is_kept = sums.is_some_and(|(error, all)| error <= F16_ERROR * all);
     Ok(if is_kept { f16 } else { f32 })

@@ -120,12 +120,13 @@ impl GgmlDevice {
                 return Vec::new();
             };
             let all = (0..).map(|i| *list.add(i));
-            let own = all.take_while(|feature| !feature.name.is_null());
-            own.map(|feature| match &*text(feature.value) {
-                "1" => text(feature.name),
-                value => format!("{}={value}", text(feature.name)),
-            })
-            .collect()
+            let features = all.take_while(|feature| !feature.name.is_null());
+            features
+                .map(|feature| match &*text(feature.value) {
+                    "1" => text(feature.name),
+                    value => format!("{}={value}", text(feature.name)),
+                })
+                .collect()
         }
     }
 
@@ -195,8 +196,8 @@ impl GgmlDevice {
         // null and lives as long as the process.
         let found: Vec<BufferType> = unsafe {
             let function: sys::ggml_backend_dev_get_extra_bufts_t = std::mem::transmute(function);
-            let given = function.map(|list| list(self.0.as_ptr()));
-            let list = given.filter(|list| !list.is_null()).into_iter();
+            let list = function.map(|list| list(self.0.as_ptr()));
+            let list = list.filter(|list| !list.is_null()).into_iter();
             list.flat_map(|list| (0..).map_while(move |i| BufferType::new(*list.add(i))))
                 .collect()
         };

@@ -96,7 +96,7 @@ impl LlamaCppModel<'_> {
 
     /// The rows of a weight, as they lie in the file.
     fn rows<'m>(&'m self, weight: &'m Weight) -> Result<StoredRows<'m>, EngineError> {
-        let rows = StoredRows::of(&self.header, &weight.tensor);
+        let rows = StoredRows::new(&self.header, &weight.tensor);
         rows.ok_or_else(|| self.not_exchanged(&weight.tensor.name, "it has no rows"))
     }
 
@@ -201,8 +201,8 @@ impl Weights for LlamaCppModel<'_> {
             Some(used) => used.is_unusual.then_some(Unmeasured::OtherOperation),
         };
         let tensors = self.header.tensors.iter();
-        let changing = tensors.filter(|of| changes(architecture, &of.name, &of.shape));
-        let unmeasured = changing.filter_map(|of| Some((of.name.clone(), why(of)?)));
+        let changing = tensors.filter(|tensor| changes(architecture, &tensor.name, &tensor.shape));
+        let unmeasured = changing.filter_map(|tensor| Some((tensor.name.clone(), why(tensor)?)));
         Ok(unmeasured.collect())
     }
 
@@ -214,9 +214,9 @@ impl Weights for LlamaCppModel<'_> {
             let kind = *mixture
                 .get(&weight.tensor.name)
                 .unwrap_or(&weight.tensor.kind);
-            let given = imatrix.filter(|_| kind != weight.tensor.kind);
-            let importances = self.check(weight, kind, given)?;
-            let used = importances.and(given);
+            let applicable = imatrix.filter(|_| kind != weight.tensor.kind);
+            let importances = self.check(weight, kind, applicable)?;
+            let used = importances.and(applicable);
             let imatrix = used.map(|imatrix| imatrix.identity.sha256.clone());
             Ok((weight, Contents { kind, imatrix }, importances))
         });
@@ -249,8 +249,10 @@ impl Weights for LlamaCppModel<'_> {
         });
         let sample: Vec<_> = read.collect::<Result<_, EngineError>>()?;
         self.files.check_same(IN_USE)?;
-        let each = sample.iter();
-        let all: f64 = each.map(|(weights, of)| squares(weights, None, *of)).sum();
+        let all: f64 = sample
+            .iter()
+            .map(|(weights, importances)| squares(weights, None, *importances))
+            .sum();
         let error = |&kind: &GgmlType| {
             let row_errors = sample.par_iter().map(|(weights, importances)| {
                 let back = quantized(kind, weights, *importances)?;

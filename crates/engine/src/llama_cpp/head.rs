@@ -62,8 +62,8 @@ impl<'m> HeadProduct<'m> {
         let name = &states.head.type_name;
         let place = place(matrix, model)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
-        let of_model = model.and_then(|model| model.shared_head(states));
-        let own = if of_model.is_none() {
+        let model_tensor = model.and_then(|model| model.shared_head(states));
+        let own = if model_tensor.is_none() {
             Some(DeviceMatrix::read(matrix, place, section)?)
         } else {
             // The values of its steps follow the matrix.
@@ -73,7 +73,7 @@ impl<'m> HeadProduct<'m> {
             }
             None
         };
-        let shared = of_model.map(|ModelTensor(tensor)| tensor.as_ptr());
+        let shared = model_tensor.map(|ModelTensor(tensor)| tensor.as_ptr());
         let mut steps = Vec::new();
         for &step in &states.then {
             let values = MatrixShape::of_f32(step.n_values().into(), 1);
@@ -302,11 +302,11 @@ fn place(matrix: MatrixShape, model: Option<&LlamaCppModel<'_>>) -> Option<Place
         })
     };
     let cpus: Vec<GgmlDevice> = GgmlDevice::of_kind(DeviceKind::Cpu).collect();
-    let of_cpu = cpus.iter().find_map(|cpu| cpu.buffer_type());
+    let cpu_memory = cpus.iter().find_map(|cpu| cpu.buffer_type());
     let home = model.and_then(LlamaCppModel::head_gpu).and_then(plain);
     let mut places: Vec<Place> = home.into_iter().collect();
     let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator).filter_map(plain);
-    places.extend(libraries.filter(|place| Some(place.memory) != of_cpu));
+    places.extend(libraries.filter(|place| Some(place.memory) != cpu_memory));
     // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
     // mapped, as it is by default, uses the CPU's plain memory in its place.
     let mut gpus = model.map_or(&[][..], |model| &model.gpus).iter();

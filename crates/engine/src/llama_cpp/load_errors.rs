@@ -1,4 +1,4 @@
-//! What to do about llama.cpp's reasons for not loading a model.
+//! Advice on llama.cpp's reasons for not loading a model.
 
 use super::Gguf;
 use super::log::advice_on_log;
@@ -20,7 +20,7 @@ pub(super) fn advice(reason: &str, header: &Gguf) -> Option<String> {
         let mut tensors = header.tensors.iter().map(|tensor| &*tensor.name);
         tensors.find(|name| OF_OTHER_PARTS.iter().any(|start| name.starts_with(start)))
     };
-    let own = format!("this kl has the llama.cpp of {LLAMA_CPP_VERSION} (kl doctor shows it)");
+    let version = format!("this kl has the llama.cpp of {LLAMA_CPP_VERSION} (kl doctor shows it)");
     if says(&[TOO_MANY_FILES]) {
         let n_files = header.files.len() as u64;
         let limit = n_files.saturating_add(OTHER_FILES).next_multiple_of(1024);
@@ -35,17 +35,17 @@ pub(super) fn advice(reason: &str, header: &Gguf) -> Option<String> {
     }
     if says(&["model architecture"]) {
         return Some(format!(
-            "{own}: use a newer kl if the architecture is newer, or the program that the file was made for"
+            "{version}: use a newer kl if the architecture is newer, or the program that the file was made for"
         ));
     }
     if says(&["unknown pre-tokenizer", "unknown tokenizer"]) {
         return Some(format!(
-            "{own}: use a newer kl if the tokenizer is newer, or convert the original again"
+            "{version}: use a newer kl if the tokenizer is newer, or convert the original again"
         ));
     }
     if says(&["wrong number of tensors"]) {
         return Some(format!(
-            "the file has tensors that its architecture does not have here, so it was made for another llama.cpp or another program; {own}: use a newer kl, or a file that llama.cpp's converter has made"
+            "the file has tensors that its architecture does not have here, so it was made for another llama.cpp or another program; {version}: use a newer kl, or a file that llama.cpp's converter has made"
         ));
     }
     if says(&[
@@ -56,11 +56,12 @@ pub(super) fn advice(reason: &str, header: &Gguf) -> Option<String> {
         "wrong array length",
     ]) {
         return Some(format!(
-            "download or convert it again; a whole file was made for another llama.cpp or another program; {own}"
+            "download or convert it again; a whole file was made for another llama.cpp or another program; {version}"
         ));
     }
-    let of_log = advice_on_log(reason).map(str::to_owned);
-    of_log.or_else(|| is_of_file.then(|| "download or convert it again".to_owned()))
+    advice_on_log(reason)
+        .map(str::to_owned)
+        .or_else(|| is_of_file.then(|| "download or convert it again".to_owned()))
 }
 
 /// Files that a process has open besides those of a model, with room.

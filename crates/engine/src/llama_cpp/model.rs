@@ -96,7 +96,7 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
-        (token < self.facts.n_vocab).then(|| Vocab::of(&self.inner).piece(token as i32))?
+        (token < self.facts.n_vocab).then(|| Vocab::new(&self.inner).piece(token as i32))?
     }
 
     fn is_special(&self, token: u32) -> bool {
@@ -124,8 +124,9 @@ impl Model for LlamaCppModel<'_> {
 
     fn decoder(&self, options: &ContextOptions) -> Result<Box<dyn Decoder + '_>, EngineError> {
         let head = options.shows_states.then(|| self.found_head());
-        let of_head = head.transpose()?.map(|head| Tap::new(head.clone()));
-        let tap = of_head.map(|tap| Arc::new(Mutex::new(tap)));
+        let tap = head
+            .transpose()?
+            .map(|head| Arc::new(Mutex::new(Tap::new(head.clone()))));
         let tracer = options.is_noisy.then(Tracer::noise);
         let noise = tracer.map(|tracer| Arc::new(Mutex::new(tracer)) as _);
         let watch = tap.clone().map(|tap| tap as _).or(noise);
@@ -259,8 +260,8 @@ impl<'b> LlamaCppModel<'b> {
         if options.is_dequantized {
             copy = dequantize::copy(&header)?;
         }
-        let given = path;
-        let path = copy.as_ref().map_or(given, TemporaryCopy::path);
+        let given_path = path;
+        let path = copy.as_ref().map_or(given_path, TemporaryCopy::path);
         if copy.is_some() {
             header = inspect(path)?;
             files = ModelFiles::look_at(&header.files);
@@ -302,7 +303,7 @@ impl<'b> LlamaCppModel<'b> {
             facts: ModelFacts {
                 load_time: started.elapsed(),
                 is_mapped,
-                ..facts((given, identity), &header, &model, options, n_layers)
+                ..facts((given_path, identity), &header, &model, options, n_layers)
             },
             inner: model,
             header,
@@ -370,7 +371,7 @@ fn facts(
         if token.0 < 0 {
             return String::new();
         }
-        let bytes = Vocab::of(model).piece(token.0).unwrap_or_default();
+        let bytes = Vocab::new(model).piece(token.0).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
@@ -463,8 +464,8 @@ fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
     let mut chosen: Vec<GgmlDevice> = GgmlDevice::of_kind(DeviceKind::Remote).collect();
     let n_servers = chosen.len();
     let mut ids = HashSet::new();
-    let own = GgmlDevice::of_kind(DeviceKind::Gpu);
-    chosen.extend(own.filter(|gpu| gpu.hardware_id().is_none_or(|id| ids.insert(id))));
+    let gpus = GgmlDevice::of_kind(DeviceKind::Gpu);
+    chosen.extend(gpus.filter(|gpu| gpu.hardware_id().is_none_or(|id| ids.insert(id))));
     if chosen.len() == n_servers {
         let mut integrated = GgmlDevice::of_kind(DeviceKind::IntegratedGpu).peekable();
         let first = integrated.peek().map(|gpu| gpu.backend());

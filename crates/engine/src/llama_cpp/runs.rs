@@ -41,7 +41,7 @@ pub(super) enum Slow {
 
 impl Splitter {
     /// The splitter of a model's vocabulary.
-    pub(super) fn of(header: &Gguf) -> Self {
+    pub(super) fn new(header: &Gguf) -> Self {
         // Only these split texts with expressions.
         if header.is_bpe() {
             return Self::named(header.pre_tokenizer().unwrap_or("default"));

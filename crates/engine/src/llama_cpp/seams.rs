@@ -46,7 +46,7 @@ pub(super) struct Seams<'v> {
 
 impl<'v> Seams<'v> {
     /// Looks through the vocabulary; `None` if its tokenizer is of another kind.
-    pub(super) fn of(header: &Gguf, vocab: &'v Vocab, parse_special: bool) -> Option<Self> {
+    pub(super) fn new(header: &Gguf, vocab: &'v Vocab, parse_special: bool) -> Option<Self> {
         let tokenizer = header.tokenizer.as_ref()?;
         let is_known = match &*tokenizer.model {
             "llama" => true,

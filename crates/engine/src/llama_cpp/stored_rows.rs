@@ -52,7 +52,7 @@ pub struct RowDistance {
 
 impl<'f> StoredRows<'f> {
     /// The rows of a tensor; `None` of one without rows, or of a type without weights.
-    pub fn of(header: &'f Gguf, tensor: &'f Tensor) -> Option<Self> {
+    pub fn new(header: &'f Gguf, tensor: &'f Tensor) -> Option<Self> {
         let dimension = |i: usize| tensor.shape.get(i).map_or(1, |&n| n as usize);
         let n_rows = (tensor.n_params() as usize).checked_div(dimension(0))?;
         (n_rows > 0 && tensor.kind.is_for_weights).then_some(Self {

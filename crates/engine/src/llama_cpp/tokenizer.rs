@@ -59,14 +59,14 @@ pub(super) fn tokenize_start(
     parse_special: bool,
     n_tokens: usize,
 ) -> Result<(Vec<u32>, bool), EngineError> {
-    let vocab = Vocab::of(model);
+    let vocab = Vocab::new(model);
     let pieces = Pieces {
         seams: (text.len() > 2 * PIECE_BYTES)
-            .then(|| Seams::of(header, &vocab, parse_special))
+            .then(|| Seams::new(header, &vocab, parse_special))
             .flatten(),
         n_bytes: PIECE_BYTES,
     };
-    let splitter = Splitter::of(header);
+    let splitter = Splitter::new(header);
     pieces.tokenize(text, n_tokens, |piece| {
         tokenize_piece(&vocab, splitter, text, piece, parse_special)
     })
@@ -156,7 +156,7 @@ fn tokenize_piece(
     })
 }
 
-/// What a message of an exception means, where it names only the container that threw it.
+/// The meaning of an exception's message, where it names only the container that threw it.
 fn explained(what: &str) -> String {
     if what.to_lowercase().contains("map") || what.contains("range_check") {
         return format!(

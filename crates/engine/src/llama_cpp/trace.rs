@@ -173,12 +173,12 @@ impl GraphWatch for Tracer {
             self.add_noise(node);
             return true;
         }
-        self.is_kept(node, of_layer(&node.name()))
+        self.is_kept(node, name_and_layer(&node.name()))
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
         let full_name = node.name();
-        let name = of_layer(&full_name);
+        let name = name_and_layer(&full_name);
         let mut values = Vec::new();
         if self.is_kept(node, name) && node.read(&mut values).is_ok() {
             self.keep(node, name, &values);
@@ -188,10 +188,11 @@ impl GraphWatch for Tracer {
 }
 
 /// The name that llama.cpp gives to a node, and its layer; `None` outside of layers.
-fn of_layer(name: &str) -> (&str, Option<u32>) {
+fn name_and_layer(name: &str) -> (&str, Option<u32>) {
     let parts = name.rsplit_once('-');
-    let of_layer = parts.and_then(|(name, layer)| Some((name, Some(layer.parse().ok()?))));
-    of_layer.unwrap_or((name, None))
+    parts
+        .and_then(|(name, layer)| Some((name, Some(layer.parse().ok()?))))
+        .unwrap_or((name, None))
 }
 
 /// A number between -1/2 and 1/2, as good as random.

@@ -16,7 +16,7 @@ unsafe impl Sync for Vocab {}
 
 impl Vocab {
     /// The vocabulary of a model, which it must not outlive.
-    pub(super) fn of(model: &LlamaModel) -> Self {
+    pub(super) fn new(model: &LlamaModel) -> Self {
         // SAFETY: the model is valid.
         Self(unsafe { sys::llama_model_get_vocab(as_ptr(model)) })
     }

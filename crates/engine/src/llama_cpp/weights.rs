@@ -9,10 +9,11 @@ use llama_cpp_sys_2 as sys;
 /// The sum of the squared weights of a row, or of their squared differences from others. Each square is
 /// multiplied by the importance of its column.
 pub(super) fn squares(weights: &[f32], back: Option<&[f32]>, importances: Option<&[f32]>) -> f64 {
-    let of = |values: Option<&[f32]>, i: usize, default| values.map_or(default, |values| values[i]);
+    let value_at =
+        |values: Option<&[f32]>, i: usize, default| values.map_or(default, |values| values[i]);
     let squares = weights.iter().enumerate().map(|(i, weight)| {
-        let importance = of(importances, i, 1.0);
-        f64::from(importance) * f64::from(weight - of(back, i, 0.0)).powi(2)
+        let importance = value_at(importances, i, 1.0);
+        f64::from(importance) * f64::from(weight - value_at(back, i, 0.0)).powi(2)
     });
     squares.sum()
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 
-/// What a server does to one request.
+/// A fault of a server in its answer to one request.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Answers with this status, and with this header, such as `Retry-After: 1`.

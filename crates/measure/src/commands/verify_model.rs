@@ -59,9 +59,9 @@ pub fn verify_model(
     for tensor in &header.tensors {
         let same = original.as_ref().and_then(|original| {
             let same = original.tensor(&tensor.name);
-            StoredRows::of(original, same.filter(|same| same.shape == tensor.shape)?)
+            StoredRows::new(original, same.filter(|same| same.shape == tensor.shape)?)
         });
-        if let Some(rows) = StoredRows::of(&header, tensor) {
+        if let Some(rows) = StoredRows::new(&header, tensor) {
             let n_findings = findings.len();
             findings.extend(faults(&rows, same.as_ref())?);
             if let Some(same) = same.filter(|_| findings.len() == n_findings) {

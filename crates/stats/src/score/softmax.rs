@@ -1,4 +1,4 @@
-//! Whether a row has a softmax.
+//! The test whether a row has a softmax.
 
 /// Returns true if a row has a softmax: a finite logit, and neither NaN nor positive infinity.
 pub fn has_softmax(row: &[f32]) -> bool {

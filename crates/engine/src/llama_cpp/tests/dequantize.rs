@@ -9,7 +9,7 @@ const NAME: &str = "blk.0.ffn_up.weight";
 
 /// The weights of a tensor, as f32.
 fn weights(header: &Gguf, name: &str) -> Vec<f32> {
-    let rows = StoredRows::of(header, header.tensor(name).unwrap()).unwrap();
+    let rows = StoredRows::new(header, header.tensor(name).unwrap()).unwrap();
     rows.weights(0..rows.n_rows).unwrap()
 }
 

@@ -9,7 +9,7 @@ const NAME: &str = "blk.0.ffn_up.weight";
 fn rows_of_every_type_are_checked_and_compared() {
     let original = gguf::read(&fixture("tiny-f16.gguf")).unwrap();
     let tensor = original.tensor(NAME).unwrap();
-    let of_original = StoredRows::of(&original, tensor).unwrap();
+    let of_original = StoredRows::new(&original, tensor).unwrap();
     assert!(of_original.faulty(None).unwrap().is_empty());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zero.gguf");
@@ -26,7 +26,7 @@ fn rows_of_every_type_are_checked_and_compared() {
         bytes[start..start + row].fill(0xff);
         std::fs::write(&path, bytes).unwrap();
         let header = gguf::read(&path).unwrap();
-        let rows = StoredRows::of(&header, &header.tensors[0]).unwrap();
+        let rows = StoredRows::new(&header, &header.tensors[0]).unwrap();
         let faulty = rows.faulty(None).unwrap();
         // Every scale of nvfp4 is finite.
         let broken = (kind.name != "nvfp4").then_some(0);

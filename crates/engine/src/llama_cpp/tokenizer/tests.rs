@@ -27,13 +27,13 @@ fn text() -> String {
 /// Checks that a text has the same tokens in pieces of these sizes, from its start. Returns the number of pieces.
 #[track_caller]
 fn check(model: &LlamaCppModel<'_>, text: &str, sizes: &[usize]) -> Vec<usize> {
-    let vocab = Vocab::of(&model.inner);
+    let vocab = Vocab::new(&model.inner);
     let mut n_pieces = Vec::new();
     for parse_special in [false, true] {
         let whole = vocab.tokenize(text, parse_special).unwrap();
         for &n_bytes in sizes {
             let pieces = Pieces {
-                seams: Seams::of(&model.header, &vocab, parse_special),
+                seams: Seams::new(&model.header, &vocab, parse_special),
                 n_bytes,
             };
             let n = std::cell::Cell::new(0);
