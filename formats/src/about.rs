@@ -167,7 +167,8 @@ pub struct ReferenceSummary {
     pub file_name: Option<String>,
     /// Its kind: `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran
     /// beside the evaluated one.
-    pub kind: Option<String>,
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub kind: Option<Kind>,
     /// The model whose logits it holds.
     pub model: Option<ModelIdentity>,
     /// The text.
@@ -195,7 +196,7 @@ impl ReferenceSummary {
         let file_name = about.path.file_name();
         Self {
             file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
-            kind: Some(about.kind.to_string()),
+            kind: Some(about.kind),
             model: about.model.clone(),
             text: about.text.clone(),
             fingerprint,

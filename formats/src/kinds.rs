@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The first line of `kl`'s own reference, unpacked.
 pub const NATIVE: &str = "llama_kl_divergence_v2\n";
@@ -25,20 +25,27 @@ pub const SIDECAR: &str = "kl_sidecar_v1\n";
 /// The first bytes of a map.
 pub const MAP: &str = "{\"kl_map\":";
 
-/// A kind of reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A kind of reference. Headers and JSON state it by its name.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `kl`'s own file: [`crate::native`].
+    #[default]
+    #[serde(rename = "kl")]
     Kl,
     /// kl.py's file: [`crate::klpy`].
+    #[serde(rename = "kl.py")]
     KlPy,
     /// llama.cpp's base file: [`crate::llamacpp`].
+    #[serde(rename = "llama.cpp")]
     LlamaCpp,
     /// A folder of `safetensors` files: [`crate::safetensors`].
+    #[serde(rename = "safetensors")]
     Safetensors,
     /// An npz: [`crate::npz`].
+    #[serde(rename = "npz")]
     Npz,
     /// No file: a model computes the rows.
+    #[serde(rename = "model")]
     Model,
 }
 

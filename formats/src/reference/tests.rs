@@ -270,7 +270,7 @@ fn the_fingerprint_of_a_model_is_of_what_determines_its_rows() {
     let expected = "6d8d7e9537e5a10d0cb37dbb171e367c0b31d11510197aef194b964f66df0e5b";
     let fingerprint = |about: &About, windows: &[WindowSpec]| {
         let summary = ReferenceSummary::of_model(about, windows);
-        assert_eq!(summary.kind.as_deref(), Some("model"));
+        assert_eq!(summary.kind, Some(Kind::Model));
         summary.fingerprint.unwrap()
     };
     assert_eq!(fingerprint(&about, &windows), expected);

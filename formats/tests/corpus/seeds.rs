@@ -323,7 +323,7 @@ fn npz(parts: &[u8]) -> Vec<u8> {
 fn sidecar(n_vocab: u32) -> Vec<u8> {
     let mut reference = ReferenceSummary::default();
     reference.file_name = Some("r".into());
-    reference.kind = Some("kl".into());
+    reference.kind = Some(kl_formats::Kind::Kl);
     reference.text = Some(common::text());
     let mut header = SidecarHeader::new(reference, 3, n_vocab, Some(n_vocab.min(30).into()));
     header.model = Some(common::model());

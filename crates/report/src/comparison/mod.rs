@@ -13,7 +13,7 @@ mod text;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-use kl_formats::{BackendIdentity, Sampling, SidecarHeader, TextIdentity};
+use kl_formats::{BackendIdentity, Kind, Sampling, SidecarHeader, TextIdentity};
 use kl_stats::stats::{Bin, Clustering, Confidence, Estimate, Paired, Point, Ratio, SpanRatio};
 use serde::Serialize;
 
@@ -82,7 +82,8 @@ pub struct ComparedReference {
     pub file_name: Option<String>,
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran beside the
     /// evaluated ones.
-    pub kind: Option<String>,
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "Option<String>"))]
+    pub kind: Option<Kind>,
     /// The model that wrote it.
     pub model: Option<ModelInfo>,
     /// The text that it was written for.
@@ -237,7 +238,7 @@ impl ComparedReference {
     fn info(&self) -> ReferenceInfo {
         ReferenceInfo {
             path: self.shown_name().to_owned(),
-            kind: self.kind.clone().unwrap_or_default(),
+            kind: self.kind.unwrap_or_default(),
             n_ctx: self.n_ctx,
             n_vocab: self.n_vocab,
             model: self.model.clone(),
@@ -258,7 +259,7 @@ impl ComparedReference {
         let reference = &header.reference;
         Self {
             file_name: reference.file_name.clone(),
-            kind: reference.kind.clone(),
+            kind: reference.kind,
             model: reference.model.as_ref().map(ModelInfo::of_reference),
             text: reference.text.clone(),
             fingerprint: reference.fingerprint.clone(),

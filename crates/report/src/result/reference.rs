@@ -1,7 +1,7 @@
 //! The reference that models are evaluated against.
 
 use kl_formats::{
-    About, BackendIdentity, Float, HeadStep, HeadTensor, Prompt, Prompts, Sampling, States,
+    About, BackendIdentity, Float, HeadStep, HeadTensor, Kind, Prompt, Prompts, Sampling, States,
     TextIdentity, Values,
 };
 use kl_stats::score::RowError;
@@ -17,7 +17,8 @@ pub struct ReferenceInfo {
     pub path: String,
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran beside the
     /// evaluated ones.
-    pub kind: String,
+    #[cfg_attr(any(test, feature = "testing"), schemars(with = "String"))]
+    pub kind: Kind,
     /// Tokens in a window.
     pub n_ctx: u32,
     /// Entries in a row.
@@ -89,7 +90,7 @@ impl ReferenceInfo {
     pub fn new(about: &About) -> Self {
         Self {
             path: about.path.display().to_string(),
-            kind: about.kind.to_string(),
+            kind: about.kind,
             n_ctx: about.n_ctx,
             n_vocab: about.n_vocab,
             encoding: about.encoding.to_string(),

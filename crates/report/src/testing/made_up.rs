@@ -1,6 +1,6 @@
 //! Reports from numbers built by hand, which are the same on every machine.
 
-use kl_formats::{States, TokenRecord, Values};
+use kl_formats::{Kind, States, TokenRecord, Values};
 use kl_stats::score::LogitMetrics;
 use kl_stats::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PartNames, PromptStats,
@@ -248,7 +248,7 @@ pub fn reference() -> ReferenceInfo {
     });
     ReferenceInfo {
         path: "ref.gz".to_owned(),
-        kind: "kl".to_owned(),
+        kind: Kind::Kl,
         n_ctx: 80,
         n_vocab: 512,
         encoding: "u16".to_owned(),
@@ -317,16 +317,16 @@ pub fn reference_of_prompts() -> ReferenceInfo {
 }
 
 /// A reference that another program wrote, which records little about itself.
-pub fn foreign_reference(path: &str, kind: &str) -> ReferenceInfo {
+pub fn foreign_reference(path: &str, kind: Kind) -> ReferenceInfo {
     ReferenceInfo {
         path: path.to_owned(),
-        kind: kind.to_owned(),
+        kind,
         n_ctx: 120,
         n_vocab: 512,
         encoding: "u16".to_owned(),
         log_probabilities: true,
         values: match kind {
-            "llama.cpp" => Values::FlooredLogProbabilities,
+            Kind::LlamaCpp => Values::FlooredLogProbabilities,
             _ => Values::LogProbabilities,
         },
         ..ReferenceInfo::default()

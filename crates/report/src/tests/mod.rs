@@ -7,7 +7,7 @@ mod budgets;
 mod undefined;
 
 use insta::assert_snapshot;
-use kl_formats::TokenRecord;
+use kl_formats::{Kind, TokenRecord};
 use kl_stats::stats::{ClusterKind, LlamaPerplexity, UntilInfo};
 
 use super::*;
@@ -97,7 +97,7 @@ fn text_report_of_one_window() {
     };
     let model = &mut report.result.model;
     (model.size_bytes, model.file_bytes, model.bpw) = (None, None, None);
-    let reference = foreign_reference("base.kld", "llama.cpp");
+    let reference = foreign_reference("base.kld", Kind::LlamaCpp);
     assert_snapshot!(text_report(&report, &reference, FULL));
 }
 
@@ -175,7 +175,7 @@ fn text_report_without_token_ids() {
         not_available: vec![NotAvailable::WITHOUT_TOKEN_IDS],
         ..plain("other.npz", &records)
     };
-    let reference = foreign_reference("ref.npz", "npz");
+    let reference = foreign_reference("ref.npz", Kind::Npz);
     assert_snapshot!(text_report(&report, &reference, FULL));
 }
 

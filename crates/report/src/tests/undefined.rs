@@ -1,6 +1,6 @@
 //! No output shows a NaN, an infinity or a division by 0, whatever finite numbers the records hold.
 
-use kl_formats::TokenRecord;
+use kl_formats::{Kind, TokenRecord};
 use kl_stats::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, Paired, PartNames, Run, TokenTable,
     usable_kld,
@@ -176,7 +176,7 @@ fn no_output_shows_a_number_that_is_none() {
                 result: made_up::result("q.gguf", 1_250_000, of_model, &["a", "b"]),
                 ..ModelReport::default()
             };
-            let reference = made_up::foreign_reference("ref.gz", "kl.py");
+            let reference = made_up::foreign_reference("ref.gz", Kind::KlPy);
             check(case, "the report", &text_report(&report, &reference, BRIEF));
             let full = text_report(&report, &reference, FULL);
             check(case, "the report in full", &full);

@@ -11,13 +11,14 @@ use proptest::prelude::*;
 
 use super::end::Trailer;
 use super::*;
+use crate::kinds::Kind;
 use crate::Result;
 use crate::common::model;
 use crate::testing::*;
 
 fn header(n_records: u64) -> SidecarHeader {
     let reference = ReferenceSummary {
-        kind: Some("kl.py".into()),
+        kind: Some(Kind::KlPy),
         ..Default::default()
     };
     let mut header = SidecarHeader {

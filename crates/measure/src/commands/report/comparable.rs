@@ -131,7 +131,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         }
     }
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
-    let again = if theirs.kind.as_deref() == Some(Kind::Model.name()) {
+    let again = if theirs.kind == Some(Kind::Model) {
         format!("with --ref-model {}, as the others", shell::file(reference))
     } else {
         format!("against {reference}")

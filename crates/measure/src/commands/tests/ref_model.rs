@@ -63,7 +63,7 @@ impl Folder {
         change(&mut settings);
         let computed = evaluate(&settings, &engine, &()).unwrap();
         assert!(computed.complete && computed.failed.is_empty());
-        assert_eq!(computed.reference.kind, "model");
+        assert_eq!(computed.reference.kind, Kind::Model);
         // Thousands of numbers say nothing in a failure.
         assert!(numbers(&computed) == numbers(&read), "not the same numbers");
         computed
@@ -172,7 +172,7 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
     let of_other = evaluate_into(folder.ref_model_settings(&["copy"]), "two.kls");
     assert_eq!(folder.records("one.kls"), folder.records("read.kls"));
     assert_eq!(of_model, of_other);
-    assert_eq!(of_model.kind.as_deref(), Some("model"));
+    assert_eq!(of_model.kind, Some(Kind::Model));
     assert_eq!(of_model.file_name.as_deref(), Some("f16"));
     assert_eq!(of_model.model, of_file.model);
     assert_eq!(of_model.backend, of_file.backend);
