@@ -7,9 +7,8 @@ use kl_formats::{Row, WindowSpec};
 use kl_stats::score::{RowPair, floor, score};
 
 use super::in_turn::{RowSink, Sources, in_turn};
-use super::reference_rows::ReferenceRows;
+use super::reference_rows::{OpenWindow, ReferenceRows};
 use super::timing::Timing;
-use super::window_rows::OpenWindow;
 use super::{Error, Step};
 
 /// The scores of a window; `M` holds the caller's own measures of a position.

@@ -4,31 +4,36 @@
 //! the blocks of the reference that they belong to. Pieces are compressed and written while the
 //! model decodes the next rows.
 
+mod computed_rows;
 mod evaluate;
+mod file_rows;
 mod in_turn;
+mod kept_rows;
 mod not_finite;
 mod reference_rows;
+mod row_source;
 mod selection;
 mod states;
+mod stored_rows;
 mod stream;
 mod timing;
-mod window_rows;
 mod write;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kl_engine::EngineError;
 use kl_system::locked;
 use kl_system::threads::NoThread;
 
 pub use evaluate::{ScoredWindow, evaluate};
+pub use file_rows::FileRows;
 pub use in_turn::{LogitSource, MakeSource, Sources, UseRows};
+pub use kept_rows::KeptRows;
 pub use not_finite::NotFinite;
-pub use reference_rows::{FileRows, ReferenceRows};
+pub use reference_rows::ReferenceRows;
 pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};
 pub use states::StateSource;
 pub use timing::{DeviceClock, InputTime, Timing};
-pub use window_rows::KeptRows;
 pub use write::{FinishedOutput, WrittenWindow, write_reference};
 
 /// Why a run stopped.
@@ -100,6 +105,11 @@ impl Error {
 /// A pool of values to reuse, shared between threads: mostly buffers, since fresh memory from the system
 /// costs more than filling it.
 pub type Pool<T> = Arc<Mutex<Vec<T>>>;
+
+/// The value of a lock that nobody holds, whatever happened to those who did.
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A report of a run to its caller, who may stop it with an error.
 #[derive(Debug)]

@@ -1,39 +1,34 @@
 //! The reference's side of a run: which of its windows are read, in which order, and where their rows
 //! come from: stored, in blocks or a stream, or computed, from hidden states or by a second model.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Read;
+use std::iter;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kl_engine::{EngineError, Head};
-use kl_formats::{
-    CheckRow, NativeReader, ReadBlocks, Reference, RowBlock, Rows, Shard, States, TokenRecord,
-    Values, WindowEntry, WindowSpec, n_rows,
-};
+use kl_formats::{Reference, Row, Rows, Shard, States, TokenRecord, Values, WindowSpec, n_rows};
 use kl_report::RowsHere;
-use kl_stats::score::RowError;
 
-use super::in_turn::{LogitSource, UseRows};
+use super::computed_rows::{FreeContexts, ModelRows, StateRows, check};
+use super::kept_rows::KeptRows;
+use super::row_source::{RowSource, WindowRows};
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
+use super::stored_rows::StoredRows;
 use super::stream::{ShouldStop, Stream};
 use super::timing::{DeviceClock, Timing};
-use super::window_rows::{
-    BlockRows, ComputedRows, Computer, FreeContexts, KeptRows, KeptWindow, OpenWindow, ReadAhead,
-    StoredStates, WindowRows,
-};
-use super::{Error, Pool, locked};
+use super::{Error, Pool, into_inner, locked};
 
-/// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
-/// the kernels of other backends move a row by 1e-7 to 1e-4.
-const WRONG_KLD: f64 = 0.1;
+/// The bytes of decoded rows that are held at once; one row is always allowed.
+const BYTES_AT_ONCE: usize = 16 << 20;
 
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
 /// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
-    origin: Origin<'h>,
-    n_vocab: usize,
+    source: Box<dyn RowSource<'h> + 'h>,
+    pub(super) n_vocab: usize,
     /// True if the rows are log-probabilities with a floor.
     pub(super) is_floored: bool,
     /// Measures the accelerator that computes the rows, if one does.
@@ -43,10 +38,6 @@ pub struct ReferenceRows<'h> {
     pub contexts: FreeContexts<'h>,
     /// The windows that are still to come, by their indices in the file.
     order: Mutex<VecDeque<usize>>,
-    /// The blocks that the system is asked to fetch ahead.
-    ahead: Mutex<ReadAhead>,
-    /// Blocks whose memory can be used again.
-    memory: Pool<RowBlock>,
     /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
     /// True if the windows are in random order already, or in one that cannot be changed.
@@ -68,17 +59,56 @@ pub struct ReferenceRows<'h> {
     pub here: Option<RowsHere>,
 }
 
-/// Where the rows of a reference come from.
-enum Origin<'h> {
-    /// A file whose blocks of rows can be read in any order.
-    Blocks(Box<dyn ReadBlocks>),
-    /// A file that can only be read from its start.
-    Stream(Mutex<Stream<'h>>),
-    States(StoredStates<'h>),
-    /// A second model, which runs over these windows in contexts that the caller adds.
-    Model(Vec<WindowSpec>),
-    /// Rows in memory.
-    Kept(&'h KeptRows),
+/// One window, whose rows are compared with the model's as those come.
+pub(super) struct OpenWindow<'r> {
+    pub(super) spec: WindowSpec,
+    pub(super) rows: Box<dyn WindowRows + 'r>,
+    /// The part of its caller's time that reading has taken.
+    pub(super) in_reading: Duration,
+}
+
+impl OpenWindow<'_> {
+    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
+    pub(super) fn map<T: Send>(
+        &mut self,
+        n: usize,
+        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+    ) -> Result<Vec<T>, Error> {
+        // Rows come in any order, and on several cores.
+        let made: Vec<Mutex<Option<T>>> = iter::repeat_with(Mutex::default).take(n).collect();
+        self.in_reading += self.rows.each(n, &|i, row| {
+            *locked(&made[i]) = Some(of_row(i, row));
+        })?;
+        let values = made.into_iter().map(into_inner);
+        values
+            .collect::<Option<_>>()
+            .ok_or_else(Error::too_few_rows)
+    }
+
+    /// Hands `sink` the logits of the next `n` rows, each of `n_vocab` entries, a bounded number at a
+    /// time: decoded on all cores in memory of `used`.
+    pub(super) fn logits(
+        &mut self,
+        n: usize,
+        n_vocab: usize,
+        used: &Pool<Vec<f32>>,
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let at_once = (BYTES_AT_ONCE / (4 * n_vocab).max(1)).max(1);
+        for first in (0..n).step_by(at_once) {
+            let decoded = self.map(at_once.min(n - first), |_, row| {
+                let mut logits = locked(used).pop().unwrap_or_default();
+                logits.resize(row.len(), 0.0);
+                row.decode_into(&mut logits);
+                logits
+            })?;
+            sink(&decoded.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+            decoded
+                .into_iter()
+                .for_each(|logits| locked(used).push(logits));
+        }
+        Ok(())
+    }
 }
 
 impl<'h> ReferenceRows<'h> {
@@ -94,20 +124,23 @@ impl<'h> ReferenceRows<'h> {
         let rows_per_window = rows_per_window(&reference);
         let all = rows_per_window.as_ref().map_or(0, Vec::len);
         let about = reference.about();
-        let mut rows = Self {
-            n_windows: about.n_windows.map(u64::from),
-            n_rows: about.n_rows.filter(|_| rows_per_window.is_some()),
-            is_shuffled: reference.is_shuffled(),
-            is_floored: about.values == Values::FlooredLogProbabilities,
-            rows_per_window,
-            ..Self::new(Origin::Model(Vec::new()), about.n_vocab as usize)
-        };
+        let n_vocab = about.n_vocab as usize;
+        let n_windows = about.n_windows.map(u64::from);
+        let n_rows = about.n_rows.filter(|_| rows_per_window.is_some());
+        let is_floored = about.values == Values::FlooredLogProbabilities;
+        let is_shuffled = reference.is_shuffled();
         let windows = reference.windows().unwrap_or_default().to_vec();
         let path = reference.path().display().to_string();
-        rows.origin = match reference.into_rows() {
-            Rows::Blocks(blocks) => Origin::Blocks(blocks),
-            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, rows.n_vocab)?)),
-            Rows::Model(windows) => Origin::Model(windows),
+        let contexts = FreeContexts::default();
+        let mut here = None;
+        let source: Box<dyn RowSource<'h> + 'h> = match reference.into_rows() {
+            Rows::Blocks(blocks) => Box::new(StoredRows::new(blocks)),
+            Rows::Stream(reader) => Box::new(Mutex::new(Stream::new(reader, n_vocab)?)),
+            Rows::Model(windows) => Box::new(ModelRows {
+                windows,
+                contexts: contexts.clone(),
+                n_vocab,
+            }),
             Rows::States(file, states) => {
                 let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
                     // The file's own error has its path.
@@ -118,10 +151,19 @@ impl<'h> ReferenceRows<'h> {
                     }
                     cause => Error::Reference(format!("{path}: {cause}")),
                 })?;
-                rows.here = Some(check(&path, &file, &states, &windows, &mut *head)?);
-                let head = Mutex::new(head);
-                Origin::States(StoredStates { file, states, head })
+                here = Some(check(&path, &file, &states, &windows, &mut *head)?);
+                Box::new(StateRows::new(file, states, head, n_vocab))
             }
+        };
+        let rows = Self {
+            n_windows,
+            n_rows,
+            is_shuffled,
+            is_floored,
+            rows_per_window,
+            contexts,
+            here,
+            ..Self::new(source, n_vocab)
         };
         Ok(rows.at((0..all).collect()))
     }
@@ -133,21 +175,19 @@ impl<'h> ReferenceRows<'h> {
             n_rows: Some(n_rows(chosen)),
             n_windows: Some(chosen.len() as u64),
             is_floored: rows.is_floored,
-            ..Self::new(Origin::Kept(rows), rows.n_vocab)
+            ..Self::new(Box::new(rows), rows.n_vocab)
         };
         kept.at(windows.collect())
     }
 
-    fn new(origin: Origin<'h>, n_vocab: usize) -> Self {
+    fn new(source: Box<dyn RowSource<'h> + 'h>, n_vocab: usize) -> Self {
         Self {
-            origin,
+            source,
             n_vocab,
             is_floored: false,
             device: None,
             contexts: Pool::default(),
             order: Mutex::default(),
-            ahead: Mutex::default(),
-            memory: Pool::default(),
             rows_per_window: None,
             is_shuffled: true,
             wanted: None,
@@ -185,7 +225,7 @@ impl<'h> ReferenceRows<'h> {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
-        if let Origin::Stream(stream) = &self.origin {
+        if let Some(stream) = self.source.as_stream() {
             locked(stream).max_rows = max_rows;
         }
         Self {
@@ -223,8 +263,8 @@ impl<'h> ReferenceRows<'h> {
     }
 
     /// Asks `should_stop` while a stream brings nothing.
-    pub fn stop_when(mut self, should_stop: ShouldStop<'h>) -> Self {
-        if let Origin::Stream(stream) = &mut self.origin {
+    pub fn stop_when(self, should_stop: ShouldStop<'h>) -> Self {
+        if let Some(stream) = self.source.as_stream() {
             locked(stream).should_stop = should_stop;
         }
         self
@@ -232,24 +272,12 @@ impl<'h> ReferenceRows<'h> {
 
     /// Has the windows that are still to come fetched before they are read.
     fn set_order(&mut self, order: VecDeque<usize>) {
-        self.ahead = Mutex::new(ReadAhead {
-            windows: order.clone(),
-            ..ReadAhead::default()
-        });
+        self.source.expect(&order);
         self.order = Mutex::new(order);
     }
 
-    /// The file, if its blocks, of rows or of hidden states, can be read in any order.
-    fn blocks(&self) -> Option<&dyn ReadBlocks> {
-        match &self.origin {
-            Origin::Blocks(reader) => Some(&**reader),
-            Origin::States(states) => Some(&*states.file),
-            Origin::Stream(_) | Origin::Model(_) | Origin::Kept(_) => None,
-        }
-    }
-
     pub(super) fn is_stream(&self) -> bool {
-        matches!(self.origin, Origin::Stream(_))
+        self.source.as_stream().is_some()
     }
 
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
@@ -299,7 +327,7 @@ impl<'h> ReferenceRows<'h> {
     /// The window that comes next, and its index in a file that can be read in any order. `takes`: another
     /// comes after that.
     fn next_spec(&self, takes: bool) -> Result<Option<(usize, WindowSpec)>, Error> {
-        if let Origin::Stream(stream) = &self.origin {
+        if let Some(stream) = self.source.as_stream() {
             let mut stream = locked(stream);
             let spec = if takes {
                 stream.next_window()
@@ -312,23 +340,16 @@ impl<'h> ReferenceRows<'h> {
         let next = order.front().copied();
         order.pop_front_if(|_| takes);
         drop(order);
-        let Some(i) = next else {
+        let Some(index) = next else {
             return Ok(None);
         };
-        let spec = match (self.blocks(), &self.origin) {
-            (Some(blocks), _) => Some(blocks.window(i)?),
-            (_, Origin::Model(windows)) => windows.get(i).cloned(),
-            (_, Origin::Kept(rows)) => rows.windows.get(i).cloned(),
-            _ => None,
-        };
-        Ok(spec.map(|spec| (i, spec)))
+        Ok(self.source.window(index)?.map(|spec| (index, spec)))
     }
 
     /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
     pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
         let Timing { score, read, .. } = *timing;
-        let is_computed = matches!(self.origin, Origin::States(_) | Origin::Model(_));
-        match (is_computed, self.device.is_some()) {
+        match (self.source.is_computed(), self.device.is_some()) {
             (false, _) => (score, read),
             (true, false) => (score + read, Duration::ZERO),
             (true, true) => (score, Duration::ZERO),
@@ -348,7 +369,7 @@ impl<'h> ReferenceRows<'h> {
     }
 
     /// Opens the window with this number, and leaves out those before it.
-    fn find(&self, number: u32) -> Result<OpenWindow<'_>, Error> {
+    pub(super) fn find(&self, number: u32) -> Result<OpenWindow<'_>, Error> {
         while let Some(window) = self.next_of_file()? {
             if window.spec.window == number {
                 return Ok(window);
@@ -360,152 +381,10 @@ impl<'h> ReferenceRows<'h> {
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let started = Instant::now();
         let next = self.next_spec(true)?;
-        Ok(next.map(|(window, spec)| OpenWindow {
+        Ok(next.map(|(index, spec)| OpenWindow {
             in_reading: started.elapsed(),
-            rows: self.rows_of(window, spec.clone()),
+            rows: self.source.open(index, &spec, self.device.as_ref()),
             spec,
         }))
-    }
-
-    /// The rows of the window with this index; of a stream, those of the window that has begun.
-    fn rows_of(&self, window: usize, spec: WindowSpec) -> Box<dyn WindowRows + '_> {
-        if let Some(blocks) = self.blocks() {
-            locked(&self.ahead).have_read(blocks, 0);
-        }
-        let computer = match &self.origin {
-            Origin::Stream(stream) => return Box::new(locked(stream)),
-            Origin::Kept(rows) => {
-                let logits = rows.logits.get(window).map_or(&[][..], Vec::as_slice);
-                return Box::new(KeptWindow {
-                    logits,
-                    n_vocab: self.n_vocab.max(1),
-                });
-            }
-            Origin::Blocks(reader) => {
-                return Box::new(BlockRows {
-                    reader: &**reader,
-                    ahead: &self.ahead,
-                    memory: &self.memory,
-                    window,
-                    n_rows: spec.n_rows as usize,
-                    used: 0,
-                    n_passed: 0,
-                    carried: None,
-                });
-            }
-            Origin::States(states) => Some(Computer::Head(states, window, None)),
-            Origin::Model(_) => {
-                let context = locked(&self.contexts).pop();
-                context.map(|context| Computer::Model(context, Some(0)))
-            }
-        };
-        Box::new(ComputedRows {
-            ahead: &self.ahead,
-            contexts: &self.contexts,
-            device: self.device.as_ref(),
-            n_vocab: self.n_vocab.max(1),
-            computer,
-            spec,
-            next: 0,
-            end: 0,
-            left: Vec::new(),
-        })
-    }
-}
-
-/// Computes the rows that the file also holds as the model gave them, each in its batch, and compares
-/// both.
-fn check(
-    path: &str,
-    file: &NativeReader,
-    states: &States,
-    windows: &[WindowEntry],
-    head: &mut dyn Head,
-) -> Result<RowsHere, Error> {
-    let mut error = RowError::default();
-    let own = file.check_rows()?;
-    let mut piece = None;
-    for (i, window) in windows.iter().enumerate() {
-        for group in states.row_batches(window) {
-            let column = |(row, own): (&CheckRow, _)| {
-                let index = row.position.checked_sub(window.first_scored)?;
-                let is_here = row.window == window.window && group.contains(&index);
-                is_here.then(|| ((index - group.start) as usize, own))
-            };
-            let rows = states.check.rows.iter().zip(&own);
-            let of_group: Vec<_> = rows.filter_map(column).collect();
-            if of_group.is_empty() {
-                continue;
-            }
-            let computed = head.rows(&file.read_states(i, group, &mut piece)?)?;
-            for (column, own) in of_group {
-                let again = &computed[column * own.len()..][..own.len()];
-                let compared = RowError::each(&[own], again).into_iter();
-                compared.for_each(|row| error += row);
-            }
-        }
-    }
-    let (device, max_kld) = (head.device(), error.max_kld);
-    if max_kld >= WRONG_KLD {
-        return Err(Error::Reference(format!(
-            "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
-        )));
-    }
-    Ok(RowsHere {
-        device,
-        error,
-        is_exact: (error.n_rows > 0).then(|| error.is_exact()),
-        shares_model_head: head.is_shared(),
-    })
-}
-
-/// A source of a file's rows.
-pub struct FileRows<'r, 'h> {
-    rows: &'r ReferenceRows<'h>,
-    /// Its own windows, by the number of the window that is asked for, where they differ.
-    windows: HashMap<u32, WindowSpec>,
-    /// The memory of logits.
-    used: Pool<Vec<f32>>,
-}
-
-impl<'r, 'h> FileRows<'r, 'h> {
-    /// Hands out `rows`, whose windows come in the order in which they are asked for. `windows` holds
-    /// the rows to use, by the number of the window that is asked for, where those are not its own.
-    pub fn new(rows: &'r ReferenceRows<'h>, windows: HashMap<u32, WindowSpec>) -> Self {
-        Self {
-            rows,
-            windows,
-            used: Pool::default(),
-        }
-    }
-}
-
-impl LogitSource for FileRows<'_, '_> {
-    fn n_vocab(&self) -> usize {
-        self.rows.n_vocab
-    }
-
-    fn is_floored(&self) -> bool {
-        self.rows.is_floored
-    }
-
-    /// Hands `sink` the logits of each window's rows, a bounded number at a time: all or some of those of
-    /// the file's window with that number. Windows before it are skipped.
-    fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
-        for (i, window) in windows.iter().enumerate() {
-            let wanted = self.windows.get(&window.window).unwrap_or(window);
-            let mut found = self.rows.find(wanted.window)?;
-            let (spec, n_rows) = (&found.spec, wanted.n_rows);
-            let n_before = wanted.first_scored.checked_sub(spec.first_scored);
-            let Some(n_before) = n_before.filter(|n_before| n_before + n_rows <= spec.n_rows)
-            else {
-                let found = format!("different rows for window {} than before", wanted.window);
-                return Err(Error::inconsistent(&found));
-            };
-            found.rows.skip(n_before as usize);
-            let hand_out = |rows: &[&[f32]]| sink(i, rows);
-            found.logits(n_rows as usize, self.n_vocab(), &self.used, hand_out)?;
-        }
-        Ok(())
     }
 }

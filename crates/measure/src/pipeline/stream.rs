@@ -2,16 +2,17 @@
 //! blocks ahead of the model.
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kl_formats::{ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piece};
 use kl_system::threads;
 use rayon::prelude::*;
 
-use super::window_rows::{UseRow, WindowRows, use_all};
-use super::{Error, depth};
+use super::row_source::{RowSource, UseRow, WindowRows, use_all};
+use super::timing::DeviceClock;
+use super::{Error, depth, locked};
 
 /// A part of a stream: a window that begins, or rows of the one that began last, in order.
 enum StreamPart {
@@ -136,6 +137,26 @@ impl Stream<'_> {
             self.used -= block.n_rows();
             self.rows.pop_front();
         }
+    }
+}
+
+impl<'s> RowSource<'s> for Mutex<Stream<'s>> {
+    /// The window that comes next: a stream has no indices.
+    fn window(&self, _index: usize) -> Result<Option<WindowSpec>, Error> {
+        locked(self).peek()
+    }
+
+    fn open<'r>(
+        &'r self,
+        _index: usize,
+        _spec: &WindowSpec,
+        _device: Option<&'r DeviceClock>,
+    ) -> Box<dyn WindowRows + 'r> {
+        Box::new(locked(self))
+    }
+
+    fn as_stream(&self) -> Option<&Mutex<Stream<'s>>> {
+        Some(self)
     }
 }
 

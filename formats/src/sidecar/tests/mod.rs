@@ -11,9 +11,9 @@ use proptest::prelude::*;
 
 use super::end::Trailer;
 use super::*;
-use crate::kinds::Kind;
 use crate::Result;
 use crate::common::model;
+use crate::kinds::Kind;
 use crate::testing::*;
 
 fn header(n_records: u64) -> SidecarHeader {

@@ -1,7 +1,7 @@
 use std::sync::Condvar;
 
 use kl_engine::{Engine as _, FakeEngine};
-use kl_formats::{About, Kind, Reference, Rows};
+use kl_formats::{About, Kind, Reference, Row, Rows};
 
 use super::*;
 use crate::pipeline::ReferenceRows;
