@@ -14,10 +14,10 @@ use kl_report::RowsHere;
 
 use super::computed_rows::{FreeContexts, ModelRows, StateRows, check};
 use super::kept_rows::KeptRows;
-use super::row_source::{RowSource, WindowRows};
+use super::row_source::{RowSource, ShouldStop, WindowRows};
 use super::selection::{Part, choose_windows, count, rows_per_window, sample};
 use super::stored_rows::StoredRows;
-use super::stream::{ShouldStop, Stream};
+use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
 use super::{Error, Pool, into_inner, locked};
 
@@ -226,7 +226,7 @@ impl<'h> ReferenceRows<'h> {
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
         if let Some(stream) = self.source.as_stream() {
-            locked(stream).max_rows = max_rows;
+            stream.end_after(max_rows);
         }
         Self {
             n_windows,
@@ -265,7 +265,7 @@ impl<'h> ReferenceRows<'h> {
     /// Asks `should_stop` while a stream brings nothing.
     pub fn stop_when(self, should_stop: ShouldStop<'h>) -> Self {
         if let Some(stream) = self.source.as_stream() {
-            locked(stream).should_stop = should_stop;
+            stream.stop_when(should_stop);
         }
         self
     }
@@ -328,13 +328,8 @@ impl<'h> ReferenceRows<'h> {
     /// comes after that.
     fn next_spec(&self, takes: bool) -> Result<Option<(usize, WindowSpec)>, Error> {
         if let Some(stream) = self.source.as_stream() {
-            let mut stream = locked(stream);
-            let spec = if takes {
-                stream.next_window()
-            } else {
-                stream.peek()
-            };
-            return Ok(spec?.map(|spec| (0, spec)));
+            let spec = stream.next_window(takes)?;
+            return Ok(spec.map(|spec| (0, spec)));
         }
         let mut order = locked(&self.order);
         let next = order.front().copied();

@@ -4,13 +4,11 @@
 //! A source opens one window after another, whose rows are used as the evaluated model's come.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use kl_formats::{Row, WindowSpec};
 use rayon::prelude::*;
 
-use super::stream::Stream;
 use super::timing::DeviceClock;
 use super::{Error, rows_per_task};
 
@@ -34,8 +32,8 @@ pub(super) trait RowSource<'h>: Send + Sync {
     /// Learns in which order windows will be opened.
     fn expect(&mut self, _order: &VecDeque<usize>) {}
 
-    /// The stream, where windows can only be had in its order.
-    fn as_stream(&self) -> Option<&Mutex<Stream<'h>>> {
+    /// The source as a stream, where windows can only be had in its own order.
+    fn as_stream(&self) -> Option<&dyn RowStream<'h>> {
         None
     }
 
@@ -43,6 +41,21 @@ pub(super) trait RowSource<'h>: Send + Sync {
     fn is_computed(&self) -> bool {
         false
     }
+}
+
+/// Asked, while more of a stream is awaited, whether to stop.
+pub type ShouldStop<'s> = Box<dyn Fn() -> bool + Send + Sync + 's>;
+
+/// A source whose windows come once, in its own order.
+pub(super) trait RowStream<'h> {
+    /// The window that comes next. `takes`: it begins, and what is left of the one before is dropped.
+    fn next_window(&self, takes: bool) -> Result<Option<WindowSpec>, Error>;
+
+    /// Begins no window after this many rows.
+    fn end_after(&self, n_rows: u64);
+
+    /// Asks `should_stop` while the stream brings nothing.
+    fn stop_when(&self, should_stop: ShouldStop<'h>);
 }
 
 /// The use of a row, which is given with its index among those that were asked for.

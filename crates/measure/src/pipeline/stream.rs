@@ -10,7 +10,7 @@ use kl_formats::{ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piec
 use kl_system::threads;
 use rayon::prelude::*;
 
-use super::row_source::{RowSource, UseRow, WindowRows, use_all};
+use super::row_source::{RowSource, RowStream, ShouldStop, UseRow, WindowRows, use_all};
 use super::timing::DeviceClock;
 use super::{Error, depth, locked};
 
@@ -26,15 +26,12 @@ type Sent = kl_formats::Result<Option<StreamPart>>;
 /// The time between two looks at whether to stop: a pipe may bring nothing for minutes.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Asked, while the next part is awaited, whether to stop.
-pub type ShouldStop<'s> = Box<dyn Fn() -> bool + Send + Sync + 's>;
-
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream<'s> {
     parts: Receiver<Sent>,
-    pub(super) should_stop: ShouldStop<'s>,
+    should_stop: ShouldStop<'s>,
     /// Rows that are still wanted: at 0, no window begins.
-    pub(super) max_rows: u64,
+    max_rows: u64,
     /// The item that was looked at and not handed out: a window, or the end.
     peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
@@ -92,14 +89,14 @@ impl Stream<'_> {
     }
 
     /// The window that comes next.
-    pub(super) fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
+    fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
         let next = self.next_window()?;
         self.peeked = Some(next.clone());
         Ok(next)
     }
 
     /// Begins the next window. What is left of the one before is read, and dropped.
-    pub(super) fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
+    fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
         if let Some(next) = self.peeked.take() {
             return Ok(next);
         }
@@ -155,8 +152,27 @@ impl<'s> RowSource<'s> for Mutex<Stream<'s>> {
         Box::new(locked(self))
     }
 
-    fn as_stream(&self) -> Option<&Mutex<Stream<'s>>> {
+    fn as_stream(&self) -> Option<&dyn RowStream<'s>> {
         Some(self)
+    }
+}
+
+impl<'s> RowStream<'s> for Mutex<Stream<'s>> {
+    fn next_window(&self, takes: bool) -> Result<Option<WindowSpec>, Error> {
+        let mut stream = locked(self);
+        if takes {
+            stream.next_window()
+        } else {
+            stream.peek()
+        }
+    }
+
+    fn end_after(&self, n_rows: u64) {
+        locked(self).max_rows = n_rows;
+    }
+
+    fn stop_when(&self, should_stop: ShouldStop<'s>) {
+        locked(self).should_stop = should_stop;
     }
 }
 
