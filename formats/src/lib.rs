@@ -204,8 +204,8 @@ pub use random::Random;
 pub use reference::{Reference, Rows};
 pub use row::{Encoding, ReadBlocks, ReadStream, Row, RowBlock, RowForms, RowLayout};
 pub use run_key::{
-    Aspect, Difference, Effect, Made, ModelKey, RowCount, RunKey, Setting, TextKey, WindowOrder,
-    WindowsKey,
+    Aspect, Difference, Effect, Made, ModelKey, PartKey, RowCount, RunKey, Setting, TextKey,
+    WindowOrder, WindowsKey,
 };
 pub use sidecar::{
     CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,

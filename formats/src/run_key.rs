@@ -44,8 +44,8 @@ pub struct RunKey {
     pub made: Made,
     /// The set-up that computed the rows.
     pub set_up: Option<BackendIdentity>,
-    /// The part of a whole; `None`: the whole. Its counts may be 0, where they are not known yet.
-    pub part: Option<Shard>,
+    /// The part of a whole; `None`: the whole.
+    pub part: Option<PartKey>,
 }
 
 /// The model that computed the rows.
@@ -122,6 +122,30 @@ pub enum WindowOrder {
     /// By chance, from this seed.
     #[serde(untagged)]
     Seed(u64),
+}
+
+/// A part of a whole.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartKey {
+    /// Its number, from 0.
+    pub index: u32,
+    /// The number of parts.
+    pub count: u32,
+    /// Windows of the whole.
+    pub n_windows: Option<u32>,
+    /// Rows of the whole.
+    pub n_rows: Option<u64>,
+}
+
+impl From<Shard> for PartKey {
+    fn from(of: Shard) -> Self {
+        Self {
+            index: of.index,
+            count: of.count,
+            n_windows: known(of.n_windows),
+            n_rows: (of.n_rows > 0).then_some(of.n_rows),
+        }
+    }
 }
 
 /// What a run makes.
@@ -315,7 +339,7 @@ impl RunKey {
         if let (Some(here), Some(other)) = (&self.set_up, &there.set_up) {
             found.0.extend(here.diff(other, n_ctx));
         }
-        found.part(self.part, there.part);
+        found.part(&self.part, &there.part);
         found.key(
             "n_windows",
             &self.windows.n_windows,
@@ -537,16 +561,14 @@ impl Differences {
         self.key(n_tokens, &here.n_tokens, &there.n_tokens);
     }
 
-    fn part(&mut self, here: Option<Shard>, there: Option<Shard>) {
+    fn part(&mut self, here: &Option<PartKey>, there: &Option<PartKey>) {
         let (Some(here), Some(there)) = (here, there) else {
-            return self.value("shard", &here, &there);
+            return self.value("shard", here, there);
         };
         self.value("shard.index", &here.index, &there.index);
         self.value("shard.count", &here.count, &there.count);
-        let [n_windows, n_windows_there] = [here, there].map(|of| known(of.n_windows));
-        self.key("shard.n_windows", &n_windows, &n_windows_there);
-        let [n_rows, n_rows_there] = [here, there].map(|of| (of.n_rows > 0).then_some(of.n_rows));
-        self.key("shard.n_rows", &n_rows, &n_rows_there);
+        self.key("shard.n_windows", &here.n_windows, &there.n_windows);
+        self.key("shard.n_rows", &here.n_rows, &there.n_rows);
     }
 
     fn texts(&mut self, here: &[TextIdentity], there: &[TextIdentity]) {
@@ -739,7 +761,7 @@ fn of_provenance(of: &Provenance, made: Made) -> RunKey {
         },
         made,
         set_up: of.backend.clone(),
-        part: of.shard,
+        part: of.shard.map(PartKey::from),
     }
 }
 
