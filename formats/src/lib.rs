@@ -110,6 +110,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Which run a file is of
+//!
+//! A [`RunKey`] of its header, whose [`diff`](RunKey::diff) lists all in which two runs differ.
+//!
 //! # What it leaves to others
 //!
 //! Nothing here uses llama.cpp, computes statistics, prints or starts a thread. Methods that many

@@ -1,4 +1,5 @@
-//! Opens a reference of any kind: the only file that knows all readers.
+//! Opens a reference of any kind: the only file that knows all readers. `kinds` lists the kinds, and
+//! `source` recognises them.
 
 use std::io::{Cursor, Read};
 use std::path::Path;

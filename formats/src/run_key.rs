@@ -1,7 +1,7 @@
 //! What makes two runs the same: one description of a run, and the differences between two.
 //!
 //! Every file of `kl`'s own states in its header which run it is of, and [`RunKey`] is that
-//! statement, whatever the file. Whoever continues, replaces, joins or compares files asks
+//! statement, whatever the file: `From` each header. Whoever continues, replaces, joins or compares files asks
 //! [`RunKey::diff`], and decides by the [`Effect`] of what it finds.
 
 mod set_up;

@@ -1,4 +1,5 @@
-//! A table, made once from a result, and shown as text, as Markdown, as CSV and, by a template, on a page.
+//! A table, made once from a result, and shown as text, as Markdown, as CSV and, by a template, on a page. Of a
+//! comparison, CSV and the page's table of all numbers are made otherwise.
 
 use comfy_table::{CellAlignment, presets};
 use kl_stats::stats::Estimate;

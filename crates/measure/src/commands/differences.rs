@@ -1,5 +1,5 @@
 //! The settings in which this run differs from the one that wrote the reference, if they change rows: a warning
-//! for each, with the flags that make them equal.
+//! for each, with the flags that make them equal. Whether two runs are the same is [`kl_formats::RunKey`]'s question.
 
 use clap::ValueEnum as _;
 use kl_engine::CacheType;

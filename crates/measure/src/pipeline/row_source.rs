@@ -1,7 +1,8 @@
 //! Where the rows of a reference come from: one trait for files that are read in any order, streams, hidden states,
 //! a second model, and memory.
 //!
-//! A source opens one window after another, whose rows are used as the evaluated model's come.
+//! A source opens one window after another, whose rows are used as the evaluated model's come; `ReferenceRows::open`
+//! chooses it. The model's side is `in_turn::LogitSource`, which hands its rows to a `RowSink`.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Several evaluations against one reference, side by side: [`Comparison`], from which every output
 //! of `kl report` is made. Its fields are the keys of the JSON.
+//!
+//! The columns of the models: `tables` for text and Markdown, `csv`, "All numbers" in `page/comparison/page.html`, and
+//! `markdown` for a model card.
 
 mod csv;
 mod in_depth;

@@ -1,4 +1,4 @@
-//! The page of a comparison of models.
+//! The page of a comparison of models. Its table of all numbers is written in `page/comparison/page.html`.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-//! The sums that all statistics are built on, and the mean of independent samples.
+//! The sums that all statistics are built on, and the mean of independent samples, with its interval; the one that
+//! is printed is in `spread`.
 
 use std::ops::AddAssign;
 

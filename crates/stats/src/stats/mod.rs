@@ -3,9 +3,12 @@
 //! The statistics of one evaluation go from its records to a [`Summary`] in these steps, and no module uses
 //! one of a later step:
 //!
+//! 0. `probability`, `mean`, `estimate`: quantiles of distributions, sums with the interval of independent samples, and
+//!    a value with its ends;
 //! 1. `token`: whether a record is counted;
 //! 2. `windows`: the sums of each window; `clusters`: tokens in clusters, as an [`Estimator`];
-//! 3. `spread`: the error of a mean by cluster, and its interval;
+//! 3. `spread`: the error of a mean by cluster, and its interval, which is the one that is printed
+//!    (`Spread::interval`);
 //! 4. `clustered`, `quantile`: estimates that have such intervals, from a column of numbers that has NaN
 //!    where a token does not count;
 //! 5. `identical_output`, `table`: the counted tokens, which give the columns;
