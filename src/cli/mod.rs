@@ -28,6 +28,7 @@ mod limits;
 mod names;
 mod progress;
 mod remade;
+mod request;
 mod results;
 mod rules;
 mod short_flags;
@@ -36,21 +37,22 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kl_system::threads;
 
-use crate::commands::settings::{ReferenceSource, ResultSettings, default_threads};
+use crate::commands::settings::{ResultSettings, default_threads};
 use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
 use crate::engine::{Engine, LlamaCpp, follow_log, on_abort};
-use crate::input::{self, chat_template};
+use crate::input::chat_template;
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, per_second, percent, printable, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait};
-use args::{Command, InfoArgs};
+use args::InfoArgs;
+use request::Request;
 use results::{Form, Results};
 use terminal::{Terminal, view};
 
@@ -102,7 +104,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// A call whose flags go together.
 struct Invocation {
-    command: Command,
+    request: Request,
     quiet: bool,
     verbose: bool,
     quants: Vec<String>,
@@ -116,9 +118,9 @@ impl Invocation {
         let classic = &cli.classic;
         let (quiet, verbose) = (classic.quiet, classic.verbose);
         let (quants, discard) = (classic.evaluate.quants.clone(), classic.evaluate.discard);
-        let command = rules::check(cli).map_err(|error| wrong_usage(&error))?;
+        let request = rules::check(cli).map_err(|error| wrong_usage(&error))?;
         Ok(Self {
-            command,
+            request,
             quiet,
             verbose,
             quants,
@@ -151,8 +153,8 @@ fn print(text: &str) -> Result<ExitCode> {
 }
 
 fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
-    use Command::{Evaluate, Recipe, Sensitivity, Write};
-    let (mut command, quiet, verbose) = (call.command, call.quiet, call.verbose);
+    use Request::{Evaluate, Write};
+    let (mut request, quiet, verbose) = (call.request, call.quiet, call.verbose);
     follow_log(verbose);
     on_abort(stop::abort);
     stop::listen();
@@ -161,8 +163,8 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
     let terminal = Terminal::new(quiet, false, view(false, false), Results::default());
-    load_names(&mut command, shelf, &terminal)?;
-    match &command {
+    load_names(&mut request, shelf, &terminal)?;
+    match &request {
         Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }
@@ -172,28 +174,35 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
                 |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
             return show_evaluation(results, n, quiet, evaluate);
         }
-        Command::Compare(settings) => {
+        Request::Compare(settings) => {
             let (results, n) = (&settings.results, settings.others.len());
             let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
             return show_evaluation(results, n, quiet, compare);
         }
-        Command::Report(settings) => return remade::show_report(settings, &terminal, quiet),
-        Sensitivity(settings) => {
-            remade::show_sensitivity(settings, &engine, &terminal, quiet)?;
+        Request::Report(settings) => return remade::show_report(settings, &terminal, quiet),
+        Request::Sensitivity(settings, outputs) => {
+            remade::show_sensitivity(settings, outputs, &engine, &terminal, quiet)?;
         }
-        Recipe(settings) => remade::show_recipe(settings, &engine, &terminal, quiet)?,
-        Command::Info(args) => show_info(args, &engine, quiet)?,
-        Command::Convert(settings) => {
+        Request::Recipe {
+            settings,
+            outputs,
+            report,
+        } => {
+            let report = report.as_deref();
+            remade::show_recipe(settings, outputs, report, &engine, &terminal, quiet)?;
+        }
+        Request::Info(args) => show_info(args, &engine, quiet)?,
+        Request::Convert(settings) => {
             let new = commands::convert(settings, &engine, &terminal)?;
             say_new(&new, "", "", quiet);
         }
-        Command::Merge(settings) => {
+        Request::Merge(settings) => {
             let parts = count_of(settings.parts.len() as u64, "part");
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
-        Command::Check(settings) => return remade::show_check(settings, &engine, &terminal, quiet),
-        Command::Doctor(args) => {
+        Request::Check(settings) => return remade::show_check(settings, &engine, &terminal, quiet),
+        Request::Doctor(args) => {
             let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
             print(&doctor.text)?;
             if doctor.n_problems > 0 {
@@ -201,38 +210,21 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
                 bail!("{n} found: see each line that starts with PROBLEM");
             }
         }
-        Command::ListDevices(servers) => return print(&commands::list_devices(servers, &engine)?),
+        Request::ListDevices(servers) => return print(&commands::list_devices(servers, &engine)?),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Loads what a call names on a hub, but for models that are evaluated: each is loaded before its turn. What
 /// a model is to run over is looked for before that, since loading can take hours.
-fn load_names(command: &mut Command, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
-    let inputs = match &*command {
-        Command::Write(of) => of.input.files(),
-        Command::Evaluate(of) => match &of.reference {
-            ReferenceSource::Model(model) => model.input.files(),
-            ReferenceSource::File { path, .. } => vec![path.as_path()],
-        },
-        Command::Sensitivity(of) => given([&of.text_path, &of.read_path, &of.imatrix]),
-        Command::Recipe(of) => given([&of.text_path, &of.report, &of.imatrix]),
-        Command::Check(of) => given([&of.text_path]),
-        _ => Vec::new(),
-    };
-    shelf.look_for(&inputs)?;
-    let Command::Evaluate(settings) = command else {
+fn load_names(request: &mut Request, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
+    shelf.look_for(&request.inputs())?;
+    let Request::Evaluate(settings) = request else {
         return shelf.load_all_but(&[], observer);
     };
     shelf.load_all_but(&settings.models, observer)?;
     settings.shelf = shelf;
     Ok(())
-}
-
-/// The files of those of some flags that were given.
-fn given<const N: usize>(flags: [&Option<PathBuf>; N]) -> Vec<&Path> {
-    let paths = flags.into_iter().flatten();
-    paths.filter_map(|path| input::file(path)).collect()
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.

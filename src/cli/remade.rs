@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::results::{Form, Results};
+use super::results::{Form, Outputs, Results, made_again};
 use super::terminal::{Terminal, show_conditions, stdout_width, view};
 use super::{EXIT_CONDITION, say_new, say_wrote};
 use crate::commands::output::Existing;
@@ -29,11 +29,6 @@ const FIRST_KEY: &str = r#""reference":{"file_name":"#;
 /// The error of a page.
 const NO_PAGE: &str = "cannot render the page";
 
-/// The treatment of a file that is there: one that `kl` makes again is replaced, and with `force` any.
-fn existing(force: bool) -> Existing {
-    Existing::asked(force, Some(!force))
-}
-
 /// Compares the evaluations that the flags name.
 ///
 /// # Errors
@@ -48,7 +43,7 @@ pub fn show_report(
         (&settings.csv, Form::Csv(CSV_START)),
         (&settings.html, Form::Page),
     ];
-    let results = Results::new(wanted, existing(settings.force))?;
+    let results = Results::new(wanted, made_again(settings.force))?;
     let reported = commands::report(settings, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
@@ -85,16 +80,17 @@ fn report_text(settings: &ReportSettings, reported: &Reported) -> String {
 /// Why it cannot be measured, or an output not be written.
 pub fn show_sensitivity(
     settings: &SensitivitySettings,
+    outputs: &Outputs,
     engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<()> {
     let wanted = [
-        (&settings.json, Form::Json(r#""model":{"#)),
-        (&settings.csv, Form::Csv("tensor,role,")),
-        (&settings.html, Form::Page),
+        (&outputs.json, Form::Json(r#""model":{"#)),
+        (&outputs.csv, Form::Csv("tensor,role,")),
+        (&outputs.html, Form::Page),
     ];
-    let results = Results::new(wanted, existing(settings.force))?;
+    let results = Results::new(wanted, outputs.existing)?;
     let mapped = recipe::sensitivity(settings, engine, terminal)?;
     if let Some(sensitivity) = &mapped.sensitivity {
         let text = || sensitivity.text(&mapped.file.path, stdout_width());
@@ -109,23 +105,25 @@ pub fn show_sensitivity(
     Ok(())
 }
 
-/// Chooses a mixture, prints it, and writes what was asked for.
+/// Chooses a mixture, prints it, and writes what was asked for. `report`: the JSON of a report, whose quants the
+/// page draws too.
 ///
 /// # Errors
 /// If no recipe can be found, or an output cannot be written.
 pub fn show_recipe(
     settings: &RecipeSettings,
+    outputs: &Outputs,
+    report: Option<&Path>,
     engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<()> {
     let wanted = [
-        (&settings.json, Form::Json(r#""map_path":"#)),
-        (&settings.html, Form::Page),
+        (&outputs.json, Form::Json(r#""map_path":"#)),
+        (&outputs.html, Form::Page),
     ];
-    let mut results = Results::new(wanted, existing(settings.force))?;
-    let reported = settings.report.as_deref().map(quants_of).transpose()?;
-    let quants = reported.unwrap_or_default();
+    let mut results = Results::new(wanted, outputs.existing)?;
+    let quants = report.map(quants_of).transpose()?.unwrap_or_default();
     let (report, imatrix) = recipe::recipe(settings, engine, terminal)?;
     if let Some(path) = report.types_path.as_deref() {
         say_wrote(path, quiet);

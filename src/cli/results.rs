@@ -35,6 +35,21 @@ pub enum Form {
     Page,
 }
 
+/// The files that a result goes to, each in its form; `-` is stdout.
+#[derive(Debug)]
+pub struct Outputs {
+    pub json: Option<PathBuf>,
+    pub csv: Option<PathBuf>,
+    pub html: Option<PathBuf>,
+    /// The treatment of those that are there.
+    pub existing: Existing,
+}
+
+/// The treatment of files that `kl` makes again: such a file is replaced, and with `force` any.
+pub fn made_again(force: bool) -> Existing {
+    Existing::asked(force, Some(!force))
+}
+
 impl<'p> Results<'p> {
     /// Results in these forms; the path `-` is stdout. Checks, before the work is done, that each file can
     /// be written: with [`Existing::Resume`], one that exists must be in its form.

@@ -3,6 +3,8 @@
 //! [`rules`](super::rules) checks what they mean together.
 
 mod classic;
+mod recipe;
+mod sensitivity;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,14 +13,15 @@ use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, 
 
 use super::names;
 use crate::commands::settings::{
-    CheckSettings, CompareSettings, ConvertSettings, DECODING, EvaluateSettings, GENERAL,
-    MergeSettings, ReportSettings, ResultSettings, WriteSettings,
+    CheckSettings, CompareSettings, ConvertSettings, DECODING, GENERAL, MergeSettings,
+    ReportSettings, ResultSettings,
 };
 use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
 use crate::input::flags::input;
-use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 pub use classic::{Args, EvaluateArgs, WriteArgs};
+pub use recipe::RecipeArgs;
+pub use sensitivity::SensitivityArgs;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -40,7 +43,7 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// The command that a call asks for: by its own name, or by the flags of a classic call, once checked.
+/// The command that a call names, with its flags.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     Info(InfoArgs),
@@ -48,17 +51,10 @@ pub enum Command {
     Merge(MergeSettings),
     Compare(Box<CompareSettings>),
     Report(ReportSettings),
-    Sensitivity(Box<SensitivitySettings>),
-    Recipe(Box<RecipeSettings>),
+    Sensitivity(Box<SensitivityArgs>),
+    Recipe(Box<RecipeArgs>),
     Check(Box<CheckSettings>),
     Doctor(DoctorArgs),
-    #[command(skip)]
-    Write(Box<WriteSettings>),
-    #[command(skip)]
-    Evaluate(Box<EvaluateSettings>),
-    /// The servers whose devices are listed too.
-    #[command(skip)]
-    ListDevices(Vec<String>),
 }
 
 /// Show what files hold; with --verify, check every byte of them

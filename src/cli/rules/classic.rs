@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use kl_formats::{Encoding, Kind, Target};
 
 use super::{check_devices, paths, wrong};
-use crate::cli::args::{Args, Command};
+use crate::cli::args::Args;
+use crate::cli::request::Request;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings, Stats, Sweep,
@@ -21,11 +22,11 @@ use crate::input::{DEFAULT_N_CTX, NamedText, ScoreFrom, Source};
 use crate::report::number::count_of;
 
 /// Checks a classic call.
-pub fn check(mut args: Args) -> Result<Command, String> {
+pub fn check(mut args: Args) -> Result<Request, String> {
     check_devices("--device", &args.run.model.devices)?;
     check_devices("--ref-device", &args.evaluate.ref_device)?;
     if args.list_devices {
-        return Ok(Command::ListDevices(args.run.model.rpc));
+        return Ok(Request::ListDevices(args.run.model.rpc));
     }
     args.run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
     args.run.model.is_dequantized = args.dequantize;
@@ -46,7 +47,7 @@ pub fn check(mut args: Args) -> Result<Command, String> {
 }
 
 /// `-w`: writes what the one model makes of the input.
-fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
+fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
     check_input(&mut args)?;
     let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
     if args.results.top_k.is_some() {
@@ -70,7 +71,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Command, String> {
         check_windows(&args.input, target, args.max_rows)?;
     }
     paths::check(&files(&args.input, &model), |_| false, [&output])?;
-    Ok(Command::Write(Box::new(WriteSettings {
+    Ok(Request::Write(Box::new(WriteSettings {
         model,
         input: args.input,
         output,
@@ -194,7 +195,7 @@ fn files(source: &Source, model: &Path) -> Vec<PathBuf> {
 }
 
 /// `--ref-model`: evaluates against a model that runs over the input too.
-fn against_model(mut args: Args, path: PathBuf) -> Result<Command, String> {
+fn against_model(mut args: Args, path: PathBuf) -> Result<Request, String> {
     check_input(&mut args)?;
     if path.is_dir() {
         return wrong(format!(
@@ -234,7 +235,7 @@ fn evaluate(
     args: Args,
     reference: ReferenceSource,
     mut inputs: Vec<PathBuf>,
-) -> Result<Command, String> {
+) -> Result<Request, String> {
     // Of a folder, all models are evaluated.
     let (mut models, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.model {
@@ -253,7 +254,7 @@ fn evaluate(
     results.existing = Existing::asked(args.force, Some(args.resume));
     results.reference = reference.path().to_owned();
     check_results(&mut results, &models, &sweep, inputs)?;
-    Ok(Command::Evaluate(Box::new(EvaluateSettings {
+    Ok(Request::Evaluate(Box::new(EvaluateSettings {
         models,
         skipped,
         reference,

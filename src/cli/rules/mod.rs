@@ -11,34 +11,35 @@ use std::path::PathBuf;
 
 use kl_formats::Kind;
 
-use super::args::{Cli, Command};
+use super::args::{Cli, Command, RecipeArgs, SensitivityArgs};
+use super::request::Request;
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, MergeSettings, ReportSettings, Sweep,
 };
 use crate::engine::ModelOptions;
-use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 use classic::check_results;
 
 /// Checks how the flags of a call go together.
 ///
 /// # Errors
 /// What is wrong and what to do, in one line.
-pub fn check(cli: Cli) -> Result<Command, String> {
-    let Some(mut command) = cli.command else {
+pub fn check(cli: Cli) -> Result<Request, String> {
+    let Some(command) = cli.command else {
         return classic::check(cli.classic);
     };
-    match &mut command {
-        Command::Convert(args) => convert(args)?,
-        Command::Merge(args) => merge(args)?,
-        Command::Compare(args) => compare(args)?,
-        Command::Report(args) => report(args)?,
-        Command::Sensitivity(args) => sensitivity(args)?,
-        Command::Recipe(args) => recipe(args)?,
-        _ => {}
+    match command {
+        Command::Info(args) => Ok(Request::Info(args)),
+        Command::Convert(args) => convert(args),
+        Command::Merge(args) => merge(args),
+        Command::Compare(args) => compare(args),
+        Command::Report(args) => report(args),
+        Command::Sensitivity(args) => sensitivity(*args),
+        Command::Recipe(args) => recipe(*args),
+        Command::Check(args) => Ok(Request::Check(args)),
+        Command::Doctor(args) => Ok(Request::Doctor(args)),
     }
-    Ok(command)
 }
 
 /// Refuses a call.
@@ -61,32 +62,35 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn convert(args: &ConvertSettings) -> Result<(), String> {
+fn convert(args: ConvertSettings) -> Result<Request, String> {
     if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
     paths::check([&args.input], |_| false, [&args.output])?;
-    args.target().map(drop)
+    args.target()?;
+    Ok(Request::Convert(args))
 }
 
-fn merge(args: &MergeSettings) -> Result<(), String> {
+fn merge(args: MergeSettings) -> Result<Request, String> {
     if paths::is_among(&args.output, &args.parts) {
         return wrong(format!(
             "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
             args.output.display()
         ));
     }
-    paths::check(&args.parts, |_| false, [&args.output])
+    paths::check(&args.parts, |_| false, [&args.output])?;
+    Ok(Request::Merge(args))
 }
 
-fn compare(args: &mut CompareSettings) -> Result<(), String> {
+fn compare(mut args: Box<CompareSettings>) -> Result<Request, String> {
     args.results.existing = Existing::asked(args.force, None);
     args.results.reference.clone_from(&args.reference);
     let inputs = vec![args.reference.clone()];
-    check_results(&mut args.results, &args.others, &Sweep::none(false), inputs)
+    check_results(&mut args.results, &args.others, &Sweep::none(false), inputs)?;
+    Ok(Request::Compare(args))
 }
 
-fn report(args: &ReportSettings) -> Result<(), String> {
+fn report(args: ReportSettings) -> Result<Request, String> {
     let is_printed = |path: &Option<PathBuf>| path.as_deref().is_some_and(paths::is_dash);
     let (json, csv) = (is_printed(&args.json), is_printed(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
@@ -109,21 +113,21 @@ fn report(args: &ReportSettings) -> Result<(), String> {
         }
     }
     let outputs = [&args.json, &args.csv, &args.html];
-    paths::check(&args.paths, is_listed, outputs.into_iter().flatten())
+    paths::check(&args.paths, is_listed, outputs.into_iter().flatten())?;
+    Ok(Request::Report(args))
 }
 
-fn sensitivity(args: &mut SensitivitySettings) -> Result<(), String> {
+fn sensitivity(args: SensitivityArgs) -> Result<Request, String> {
     check_devices("--device", &args.run.model.devices)?;
     let files = [&args.imatrix, &args.read_path, &args.text_path];
     let inputs = files.into_iter().flatten().chain([&args.model]);
     let results = [&args.json, &args.csv, &args.html];
     let outputs = results.into_iter().flatten().chain([&args.output]);
     paths::check(inputs, |_| false, outputs)?;
-    args.run.model.is_exchangeable = true;
-    Ok(())
+    Ok(args.into())
 }
 
-fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
+fn recipe(args: RecipeArgs) -> Result<Request, String> {
     check_devices("--device", &args.run.model.devices)?;
     if args.model.is_some() && args.text_path.is_none() && args.quantize.is_none() {
         return wrong(
@@ -136,6 +140,5 @@ fn recipe(args: &mut RecipeSettings) -> Result<(), String> {
     let results = [&args.output, &args.json, &args.html, &args.quantize];
     let outputs = results.into_iter().flatten();
     paths::check(inputs.chain([&args.map]), |_| false, outputs)?;
-    args.run.model.is_exchangeable = true;
-    Ok(())
+    args.try_into()
 }

@@ -4,13 +4,13 @@ use std::path::Path;
 use kl_formats::{Encoding, Kind};
 
 use super::check;
-use crate::cli::args::{self, Command};
-use crate::cli::{short_flags, usage};
+use crate::cli::request::Request;
+use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::{EvaluateSettings, ReferenceSource, WriteSettings};
 use crate::engine::{CacheType, GpuLayers};
 use crate::input::ScoreFrom;
 
-fn command(line: &str) -> Result<Command, String> {
+fn command(line: &str) -> Result<Request, String> {
     let args = short_flags::expand(line.split(' ').map(OsString::from))?;
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
     check(cli)
@@ -18,14 +18,14 @@ fn command(line: &str) -> Result<Command, String> {
 
 fn written(line: &str) -> WriteSettings {
     match command(line) {
-        Ok(Command::Write(write)) => *write,
+        Ok(Request::Write(write)) => *write,
         other => panic!("{line}: {other:?}"),
     }
 }
 
 fn evaluated(line: &str) -> EvaluateSettings {
     match command(line) {
-        Ok(Command::Evaluate(evaluate)) => *evaluate,
+        Ok(Request::Evaluate(evaluate)) => *evaluate,
         other => panic!("{line}: {other:?}"),
     }
 }

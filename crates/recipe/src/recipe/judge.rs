@@ -149,7 +149,7 @@ impl<'j> Judge<'j> {
             clusters: clustering,
             control: self.control()?,
             second_round,
-            like: match &settings.like {
+            like: match settings.goal.like() {
                 Some(path) => Some(self.like(path, recipe, &records, estimator)?),
                 None => None,
             },

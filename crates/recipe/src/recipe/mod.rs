@@ -18,7 +18,7 @@ use kl_system::shell;
 use self::judge::{Judge, file_bytes};
 use crate::mathematics::{Goal, Recipe, Sensitivities, flags, frontier, solve, tensor_type_file};
 use crate::report::recipe::RecipeReport;
-use crate::settings::RecipeSettings;
+use crate::settings::{RecipeGoal, RecipeSettings};
 
 /// The inputs of a recipe.
 struct Inputs<'i> {
@@ -42,7 +42,8 @@ pub fn recipe(
 ) -> Result<(RecipeReport, Option<Imatrix>)> {
     let watch = &Watch::new(observer);
     // Created first, so that a bad path is found before the work is done.
-    let create = |path: &PathBuf| PartialFile::create(path, settings.force, Existing::Replace);
+    let create =
+        |path: &PathBuf| PartialFile::create(path, settings.may_replace, Existing::Replace);
     let output = settings.output.as_ref().map(create).transpose()?;
     drop(settings.quantize.as_ref().map(create).transpose()?);
     let inputs = read(settings, engine, watch)?;
@@ -51,8 +52,8 @@ pub fn recipe(
     let solved = solve(&inputs.costs, inputs.goal, &settings.types);
     let mut recipe = solved.map_err(|error| anyhow!("{map_path}: {error}"))?;
     let mut check = None;
-    if let (Some(original), Some(source)) = (&settings.model, settings.text()) {
-        let judge = Judge::new(&inputs, engine, original, &source)?;
+    if let (Some(original), Some(source)) = (&settings.model, &settings.text) {
+        let judge = Judge::new(&inputs, engine, original, source)?;
         check = Some(judge.check(&mut recipe)?);
     }
     if let Some(output) = output {
@@ -172,15 +173,12 @@ fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<
     Ok(Some(imatrix))
 }
 
-/// The goal of the recipe: clap requires one of the flags.
+/// The goal of the recipe as a number.
 fn goal(settings: &RecipeSettings, engine: &dyn Engine) -> Result<Goal> {
-    if let Some(path) = &settings.like {
-        return Ok(Goal::Size(file_bytes(engine, path)?));
+    match &settings.goal {
+        RecipeGoal::Number(goal) => Ok(*goal),
+        RecipeGoal::Like(path) => Ok(Goal::Size(file_bytes(engine, path)?)),
     }
-    let size = settings.size.map(Goal::Size);
-    let goal = size.or(settings.bpw.map(Goal::Bpw));
-    goal.or(settings.kld.map(Goal::Kld))
-        .context("--size, --bpw, --like or --kld is needed")
 }
 
 /// Writes the file for llama-quantize's `--tensor-type-file`. It also names the tensors that keep the
@@ -239,7 +237,7 @@ pub fn quantize(
     };
     let (watch, shown) = (&Watch::new(observer), target.display());
     let mixture = recipe.mixture_of_file();
-    let output = PartialFile::create(target, settings.force, Existing::Replace)?;
+    let output = PartialFile::create(target, settings.may_replace, Existing::Replace)?;
     watch.event(&Event::Plan("quantize", &shown.to_string()));
     engine.quantize(&Quantization {
         input: path,

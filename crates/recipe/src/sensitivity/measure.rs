@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_engine::{Imatrix, Model, Weights};
@@ -19,7 +18,7 @@ use kl_stats::stats::usable_kld;
 
 use super::original::{MeasuredTensor, Original};
 use super::plan;
-use crate::settings::SensitivitySettings;
+use crate::settings::{MapInput, SensitivitySettings};
 
 /// The number of a tensor's rows that weight errors are computed from. On the fixtures' model and on one of
 /// random weights, the ratios of the errors at two types differ by 1 % from those of four times as many rows.
@@ -214,11 +213,12 @@ impl Measurement<'_> {
             return Ok(());
         }
         let model = self.settings.model.display();
-        let Some(path) = self.settings.read_path.as_deref().map(Path::display) else {
+        let MapInput::Reference(path) = &self.settings.input else {
             bail!(
                 "{model}: its results move from call to call: against its own rows it has a mean KLD of {mean:.2e}, not 0: use other devices (-dev none), or one context (--contexts 1)"
             );
         };
+        let path = path.display();
         if mean >= OTHER_MODEL {
             bail!(
                 "{path}: does not hold the rows of {model}, which has a mean KLD of {mean:.2e} against it: give the reference that this model wrote, or -t TEXT"

@@ -46,8 +46,7 @@ pub fn sensitivity(
     let read = settings.imatrix.as_deref().map(Imatrix::read).transpose()?;
     let imatrix = read.as_ref();
     let mut original = Original::inspect(settings, engine, imatrix, watch)?;
-    let text = settings.text();
-    let opened = Opened::new(settings, text.as_ref(), watch)?;
+    let opened = Opened::new(&settings.input, watch)?;
     let mut output = Output::create(settings)?;
     let (path, run) = (&settings.model, &settings.run);
     let model = load_original(engine, path, run, opened.n_ctx(), watch)?;

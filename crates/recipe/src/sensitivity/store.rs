@@ -32,13 +32,13 @@ impl Output {
     /// A file that cannot be created, exists, is damaged, or is not a map.
     pub fn create(settings: &SensitivitySettings) -> Result<Self> {
         let path = settings.output.clone();
-        let is_resumed = settings.existing() == Existing::Resume;
+        let is_resumed = settings.existing == Existing::Resume;
         let mut whole = None;
         if is_resumed && path.is_file() && !partial_path(&path).exists() {
             whole = whole_or_continued(&path)?;
         }
-        let may_replace = settings.existing() == Existing::Replace || whole.is_some();
-        let file = PartialFile::create(&path, may_replace, settings.existing())?;
+        let may_replace = settings.existing == Existing::Replace || whole.is_some();
+        let file = PartialFile::create(&path, may_replace, settings.existing)?;
         let cut_off = resume::cut_off(&file, SensitivityMap::read_cut_off)?;
         if cut_off.as_ref().is_some_and(|map| !map.has_checksums()) {
             bail!(

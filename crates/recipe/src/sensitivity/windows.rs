@@ -19,11 +19,11 @@ use kl_measure::commands::reference::{
     EvaluatedEntries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };
 use kl_measure::commands::settings::{ComparedVocabulary, RunSettings};
-use kl_measure::input::{RawInput, Selection, Source};
+use kl_measure::input::{RawInput, Selection};
 use kl_measure::pipeline::{FileRows, Sources, keep_until, shuffled};
 use kl_report::number::{bytes, count, count_of};
 
-use crate::settings::SensitivitySettings;
+use crate::settings::{MapInput, SensitivitySettings};
 
 /// The fewest windows: a single one shows nothing of the spread.
 const FEWEST_WINDOWS: usize = 2;
@@ -50,19 +50,16 @@ impl<'s> Opened<'s> {
     ///
     /// # Errors
     /// A text that cannot be read, or a reference whose rows are not exact.
-    pub fn new(
-        settings: &SensitivitySettings,
-        text: Option<&'s Source>,
-        watch: &Watch<'_>,
-    ) -> Result<Self> {
-        if let Some(text) = text {
-            return Ok(Self::Text(input::read(text, watch)?));
+    pub fn new(input: &'s MapInput, watch: &Watch<'_>) -> Result<Self> {
+        match input {
+            MapInput::Text(text) => Ok(Self::Text(input::read(text, watch)?)),
+            MapInput::Reference(path) => {
+                refuse_folder(path)?;
+                let reference = Reference::open(path)?;
+                check_exact(reference.about())?;
+                Ok(Self::File(Box::new(reference)))
+            }
         }
-        let path = settings.source_path();
-        refuse_folder(path)?;
-        let reference = Reference::open(path)?;
-        check_exact(reference.about())?;
-        Ok(Self::File(Box::new(reference)))
     }
 
     /// The number of tokens of a window, if it is known before the model is loaded.
@@ -106,7 +103,7 @@ impl<'s> Opened<'s> {
         if windows.len() < FEWEST_WINDOWS {
             bail!(
                 "{}: a map needs at least two windows: give a longer text, a shorter --n-ctx, or a larger --n-tokens",
-                settings.source_path().display()
+                settings.input
             );
         }
         let longest = longest_window(&windows);

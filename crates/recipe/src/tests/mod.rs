@@ -8,6 +8,7 @@ use std::ops::Deref;
 
 use kl_engine::FakeEngine;
 use kl_measure::commands::one_line;
+use kl_measure::commands::settings::RunSettings;
 use kl_measure::commands::testing::*;
 
 /// A folder of files for the fake engine, and of maps of its models.
@@ -25,4 +26,11 @@ impl Deref for MapFolder {
     fn deref(&self) -> &Folder {
         &self.0
     }
+}
+
+/// The way to run an original whose tensors are exchanged.
+fn exchangeable_run() -> RunSettings {
+    let mut run = run();
+    run.model.is_exchangeable = true;
+    run
 }

@@ -1,11 +1,12 @@
 //! Recipes on the fake engine: chosen, measured beside their files, written, and refused.
 
-use kl_stats::stats::Confidence;
+use kl_measure::input::Source;
+use kl_stats::stats::{ClusterRule, Confidence};
 
 use super::*;
 use crate::mathematics::Goal;
 use crate::report::recipe::RecipeReport;
-use crate::settings::RecipeSettings;
+use crate::settings::{RecipeGoal, RecipeSettings};
 use crate::{quantize, recipe};
 
 impl MapFolder {
@@ -19,24 +20,30 @@ impl MapFolder {
     }
 
     fn recipe_settings(&self, goal: Goal) -> RecipeSettings {
-        let (flag, value) = match goal {
-            Goal::Size(bytes) => ("--size", bytes.to_string()),
-            Goal::Bpw(bits) => ("--bpw", bits.to_string()),
-            Goal::Kld(nats) => ("--kld", nats.to_string()),
-        };
-        let map = self.path("map").display().to_string();
-        let run = ["-b", "16", "--threads", "1"];
-        let goal = [&map, flag, &value, "-c", "32", "--cluster", "window"];
-        let mut settings: RecipeSettings = parsed(&[&goal[..], &run].concat());
-        settings.run.model.is_exchangeable = true;
-        settings
+        RecipeSettings {
+            map: self.path("map"),
+            goal: RecipeGoal::Number(goal),
+            types: Vec::new(),
+            output: None,
+            quantize: None,
+            may_replace: false,
+            confidence: Confidence::default(),
+            model: None,
+            text: None,
+            max_rows: None,
+            clusters: ClusterRule::Window,
+            imatrix: None,
+            run: exchangeable_run(),
+        }
     }
 
     /// The same, measured on a text whose windows are those of the map.
     fn measured_settings(&self, goal: Goal, text: &str) -> RecipeSettings {
-        let mut settings = self.recipe_settings(goal);
-        (settings.model, settings.text_path) = (Some(self.path("f16")), Some(self.path(text)));
-        settings
+        RecipeSettings {
+            model: Some(self.path("f16")),
+            text: Some(Source::one_text(&self.path(text), 32)),
+            ..self.recipe_settings(goal)
+        }
     }
 
     fn recipe(&self, settings: &RecipeSettings) -> RecipeReport {
@@ -64,8 +71,8 @@ fn a_recipe_in_memory_is_its_file() {
     quantize(&settings, &report.recipe, None, &FakeEngine::default(), &()).unwrap();
     assert_eq!(folder.bytes("mine").len() as u64, report.recipe.size_bytes);
     // A file of that size is the recipe's own.
-    settings.force = true;
-    (settings.bpw, settings.like) = (None, Some(folder.path("mine")));
+    settings.may_replace = true;
+    settings.goal = RecipeGoal::Like(folder.path("mine"));
     let again = folder.recipe(&settings);
     let like = again.check.unwrap().like.unwrap();
     assert_eq!(like.size_bytes, report.recipe.size_bytes);

@@ -1,9 +1,12 @@
 //! Maps of sensitivity on the fake engine: what is measured, resumed and refused.
 
 use kl_formats::{Cell, Encoding, GgmlType, Kind, SensitivityMap};
+use kl_measure::commands::output::Existing;
+use kl_measure::input::Source;
+use kl_stats::stats::Confidence;
 
 use super::*;
-use crate::settings::SensitivitySettings;
+use crate::settings::{MapInput, SensitivitySettings};
 use crate::{Mapped, sensitivity};
 
 fn kind(name: &str) -> GgmlType {
@@ -16,14 +19,21 @@ fn total(cell: &Cell) -> f64 {
 
 impl MapFolder {
     pub(super) fn map_settings(&self, name: &str) -> SensitivitySettings {
-        let path = |name: &str| self.path(name).display().to_string();
-        let (model, text, map) = (path("f16"), path("text"), path(name));
-        let files = ["-m", &model, "-t", &text, "-w", &map];
-        let flags = "-c 32 -n 500 --seed 1 -b 16 --threads 1";
-        let flags: Vec<&str> = flags.split(' ').collect();
-        let mut settings: SensitivitySettings = parsed(&[&files[..], &flags].concat());
-        settings.run.model.is_exchangeable = true;
-        settings
+        SensitivitySettings {
+            model: self.path("f16"),
+            input: MapInput::Text(Source::one_text(&self.path("text"), 32)),
+            max_tokens: 500,
+            output: self.path(name),
+            existing: Existing::asked(false, Some(false)),
+            types: Vec::new(),
+            measured_type: None,
+            imatrix: None,
+            tensors: None,
+            seed: 1,
+            part: None,
+            confidence: Confidence::default(),
+            run: exchangeable_run(),
+        }
     }
 
     pub(super) fn map(&self, settings: &SensitivitySettings) -> Mapped {
@@ -110,7 +120,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
         .filter(|&n| whole[n - 1] == b'\n')
         .collect();
     let mut settings = short("map");
-    (settings.resume, settings.force) = (true, false);
+    settings.existing = Existing::Resume;
     settings.run.threads = 2;
     let partial = folder.path("map.partial");
     // After each line, within one, and within the header.
@@ -147,7 +157,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 
     settings.seed = 2;
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
-    (settings.resume, settings.force) = (false, false);
+    settings.existing = Existing::asked(false, Some(false));
     assert!(folder.refused(&settings).contains("exists already"));
 }
 
@@ -164,7 +174,7 @@ fn no_changed_digit_of_a_map_that_was_cut_off_is_resumed() {
     folder.map(&settings);
     let whole = folder.bytes("map");
     fs::remove_file(folder.path("map")).unwrap();
-    (settings.resume, settings.force) = (true, false);
+    settings.existing = Existing::Resume;
     let end = whole
         .windows(8)
         .position(|bytes| bytes == b"{\"n_line")
@@ -198,20 +208,20 @@ fn an_exact_reference_gives_the_rows() {
     let folder = MapFolder::new();
     folder.write("ref");
     let mut settings = folder.map_settings("map");
-    (settings.text_path, settings.read_path) = (None, Some(folder.path("ref")));
+    settings.input = MapInput::Reference(folder.path("ref"));
     folder.map(&settings);
     let map = folder.read("map");
     assert!(map.header.reference.is_some());
     assert_eq!(map.header.n_ctx, 64);
     assert!(map.cells[0].klds.iter().all(|kld| *kld == 0.0));
 
-    (settings.resume, settings.force) = (false, true);
+    settings.existing = Existing::Replace;
     settings.model = folder.path("q4");
     says(folder.refused(&settings), &["does not hold the rows of"]);
     let mut rounded = folder.write_settings("rounded");
     rounded.target = target(Kind::Kl, Some(Encoding::U16));
     written(&rounded);
-    (settings.text_path, settings.read_path) = (None, Some(folder.path("rounded")));
+    settings.input = MapInput::Reference(folder.path("rounded"));
     says(folder.refused(&settings), &["--encoding f32 or hidden"]);
 }
 
