@@ -54,7 +54,7 @@ use crate::report::{ModelReport, Report, json_text, notable_core_wait};
 use args::InfoArgs;
 use request::Request;
 use results::{Form, Results};
-use terminal::{Terminal, view};
+use terminal::{Detail, Terminal};
 
 /// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
@@ -153,7 +153,6 @@ fn print(text: &str) -> Result<ExitCode> {
 }
 
 fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
-    use Request::{Evaluate, Write};
     let (mut request, quiet, verbose) = (call.request, call.quiet, call.verbose);
     follow_log(verbose);
     on_abort(stop::abort);
@@ -162,24 +161,37 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
     if verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
-    let terminal = Terminal::new(quiet, false, view(false, false), Results::default());
+    let terminal = Terminal::new(quiet, false, Detail::default().view(), Results::default());
     load_names(&mut request, shelf, &terminal)?;
     match &request {
-        Write(settings) => {
+        Request::Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }
-        Evaluate(settings) => {
+        Request::Evaluate {
+            settings,
+            json,
+            detail,
+        } => {
             let (results, n) = (&settings.results, settings.subjects().len());
             let evaluate =
                 |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
-            return show_evaluation(results, n, quiet, evaluate);
+            return show_evaluation(results, json, *detail, n, quiet, evaluate);
         }
-        Request::Compare(settings) => {
+        Request::Compare {
+            settings,
+            json,
+            detail,
+        } => {
             let (results, n) = (&settings.results, settings.others.len());
             let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
-            return show_evaluation(results, n, quiet, compare);
+            return show_evaluation(results, json, *detail, n, quiet, compare);
         }
-        Request::Report(settings) => return remade::show_report(settings, &terminal, quiet),
+        Request::Report {
+            settings,
+            outputs,
+            form,
+            detail,
+        } => return remade::show_report(settings, outputs, *form, *detail, &terminal, quiet),
         Request::Sensitivity(settings, outputs) => {
             remade::show_sensitivity(settings, outputs, &engine, &terminal, quiet)?;
         }
@@ -201,7 +213,9 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
             let merged = commands::merge(settings, &terminal)?;
             say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
-        Request::Check(settings) => return remade::show_check(settings, &engine, &terminal, quiet),
+        Request::Check(settings, outputs) => {
+            return remade::show_check(settings, outputs, &engine, &terminal, quiet);
+        }
         Request::Doctor(args) => {
             let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
             print(&doctor.text)?;
@@ -219,7 +233,7 @@ fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
 /// a model is to run over is looked for before that, since loading can take hours.
 fn load_names(request: &mut Request, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
     shelf.look_for(&request.inputs())?;
-    let Request::Evaluate(settings) = request else {
+    let Request::Evaluate { settings, .. } = request else {
         return shelf.load_all_but(&[], observer);
     };
     shelf.load_all_but(&settings.models, observer)?;
@@ -230,14 +244,15 @@ fn load_names(request: &mut Request, shelf: Shelf, observer: &dyn Observer) -> R
 /// Runs an evaluation of `n` models or files, and shows its results.
 fn show_evaluation(
     settings: &ResultSettings,
+    json: &Option<PathBuf>,
+    detail: Detail,
     n: usize,
     quiet: bool,
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<ExitCode> {
-    let brief = settings.is_brief(n);
-    let results = Results::new([(&settings.json, Form::Json(""))], settings.existing)?;
-    let view = view(settings.full, settings.breakdown);
-    let terminal = Terminal::new(quiet, brief, view, results);
+    let brief = detail.is_brief(n, settings);
+    let results = Results::new([(json, Form::Json(""))], settings.existing)?;
+    let terminal = Terminal::new(quiet, brief, detail.view(), results);
     let report = evaluate(&terminal)?;
     terminal.into_results().finish(|| report.json(), quiet)?;
     if !report.unwritten.is_empty() {
@@ -350,7 +365,7 @@ fn show_written(written: &Written, quiet: bool) {
 fn show_info(args: &InfoArgs, engine: &dyn Engine, quiet: bool) -> Result<()> {
     let mut results = Results::default();
     results.printed = args.json.then_some(Form::Json(""));
-    let terminal = Terminal::new(quiet, false, view(false, false), results);
+    let terminal = Terminal::new(quiet, false, Detail::default().view(), results);
     let mut infos = Vec::new();
     let describe = |file: &PathBuf| {
         let original = args.original.as_deref();

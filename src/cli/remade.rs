@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::results::{Form, Outputs, Results, made_again};
-use super::terminal::{Terminal, show_conditions, stdout_width, view};
+use super::results::{Form, Outputs, Results};
+use super::terminal::{Detail, Terminal, show_conditions, stdout_width};
 use super::{EXIT_CONDITION, say_new, say_wrote};
-use crate::commands::output::Existing;
 use crate::commands::settings::{CheckSettings, ReportSettings};
 use crate::commands::{self, Reported};
 use crate::engine::Engine;
@@ -35,15 +34,18 @@ const NO_PAGE: &str = "cannot render the page";
 /// If nothing can be compared, or an output cannot be written.
 pub fn show_report(
     settings: &ReportSettings,
+    outputs: &Outputs,
+    form: ReportForm,
+    detail: Detail,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<ExitCode> {
     let wanted = [
-        (&settings.json, Form::Json(FIRST_KEY)),
-        (&settings.csv, Form::Csv(CSV_START)),
-        (&settings.html, Form::Page),
+        (&outputs.json, Form::Json(FIRST_KEY)),
+        (&outputs.csv, Form::Csv(CSV_START)),
+        (&outputs.html, Form::Page),
     ];
-    let results = Results::new(wanted, made_again(settings.force))?;
+    let results = Results::new(wanted, outputs.existing)?;
     let reported = commands::report(settings, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
@@ -58,19 +60,30 @@ pub fn show_report(
         (Reported::Comparison(comparison), Form::Csv(_)) => Ok(comparison.csv()),
         (Reported::Comparison(comparison), Form::Page) => page::html(comparison).context(NO_PAGE),
     };
-    results.write(|| report_text(settings, &reported), in_form, quiet)?;
+    results.write(|| report_text(&reported, form, detail), in_form, quiet)?;
     let mut verdicts = conditions.iter().flat_map(|(_, verdicts)| *verdicts);
     let has_failed = verdicts.any(|verdict| verdict.failed);
     Ok(ExitCode::from(if has_failed { EXIT_CONDITION } else { 0 }))
 }
 
-fn report_text(settings: &ReportSettings, reported: &Reported) -> String {
-    let view = view(settings.full, settings.breakdown);
-    match reported {
-        Reported::Pair(pair) => pair.text(view),
-        Reported::Comparison(of) if settings.markdown => of.markdown(view.breakdown),
-        Reported::Comparison(of) if settings.model_card => of.model_card(),
-        Reported::Comparison(of) => of.only_report(view).unwrap_or_else(|| of.text(view)),
+/// The form in which `kl report` prints a comparison.
+#[derive(Debug, Clone, Copy)]
+pub enum ReportForm {
+    Text,
+    Markdown,
+    /// The metadata and the table for a Hugging Face model card.
+    ModelCard,
+}
+
+fn report_text(reported: &Reported, form: ReportForm, detail: Detail) -> String {
+    let view = detail.view();
+    match (reported, form) {
+        (Reported::Pair(pair), _) => pair.text(view),
+        (Reported::Comparison(of), ReportForm::Markdown) => of.markdown(view.breakdown),
+        (Reported::Comparison(of), ReportForm::ModelCard) => of.model_card(),
+        (Reported::Comparison(of), ReportForm::Text) => {
+            of.only_report(view).unwrap_or_else(|| of.text(view))
+        }
     }
 }
 
@@ -145,12 +158,13 @@ pub fn show_recipe(
 /// Why it cannot be checked, or the JSON not be written.
 pub fn show_check(
     settings: &CheckSettings,
+    outputs: &Outputs,
     engine: &dyn Engine,
     terminal: &Terminal<'_>,
     quiet: bool,
 ) -> Result<ExitCode> {
-    let wanted = [(&settings.json, Form::Json(r#""verdict":"#))];
-    let results = Results::new(wanted, Existing::asked(settings.force, None))?;
+    let wanted = [(&outputs.json, Form::Json(r#""verdict":"#))];
+    let results = Results::new(wanted, outputs.existing)?;
     let check = commands::check(settings, engine, terminal)?;
     results.write(|| check.text(), |_| Ok(json_text(&check)?), quiet)?;
     let is_wrong = check.verdict == Outcome::Wrong;

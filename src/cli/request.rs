@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::args::{DoctorArgs, InfoArgs};
+use super::remade::ReportForm;
 use super::results::Outputs;
+use super::terminal::Detail;
 use crate::commands::settings::{
     CheckSettings, CompareSettings, ConvertSettings, EvaluateSettings, MergeSettings,
     ReferenceSource, ReportSettings, WriteSettings,
@@ -15,14 +17,27 @@ use crate::recipe::settings::{RecipeSettings, SensitivitySettings};
 #[derive(Debug)]
 pub enum Request {
     Write(Box<WriteSettings>),
-    Evaluate(Box<EvaluateSettings>),
+    Evaluate {
+        settings: Box<EvaluateSettings>,
+        json: Option<PathBuf>,
+        detail: Detail,
+    },
     /// The servers whose devices are listed too.
     ListDevices(Vec<String>),
     Info(InfoArgs),
     Convert(ConvertSettings),
     Merge(MergeSettings),
-    Compare(Box<CompareSettings>),
-    Report(ReportSettings),
+    Compare {
+        settings: Box<CompareSettings>,
+        json: Option<PathBuf>,
+        detail: Detail,
+    },
+    Report {
+        settings: Box<ReportSettings>,
+        outputs: Outputs,
+        form: ReportForm,
+        detail: Detail,
+    },
     Sensitivity(Box<SensitivitySettings>, Outputs),
     Recipe {
         settings: Box<RecipeSettings>,
@@ -30,7 +45,7 @@ pub enum Request {
         /// The JSON of a report, whose quants the page draws beside the recipe.
         report: Option<PathBuf>,
     },
-    Check(Box<CheckSettings>),
+    Check(Box<CheckSettings>, Outputs),
     Doctor(DoctorArgs),
 }
 
@@ -39,7 +54,7 @@ impl Request {
     pub fn inputs(&self) -> Vec<&Path> {
         match self {
             Self::Write(of) => of.input.files(),
-            Self::Evaluate(of) => match &of.reference {
+            Self::Evaluate { settings, .. } => match &settings.reference {
                 ReferenceSource::Model(model) => model.input.files(),
                 ReferenceSource::File { path, .. } => vec![path],
             },
@@ -56,7 +71,7 @@ impl Request {
                 files.extend(settings.imatrix.as_deref());
                 files
             }
-            Self::Check(of) => Vec::from_iter(of.text_path.as_deref().and_then(input::file)),
+            Self::Check(of, _) => Vec::from_iter(of.text.as_deref().and_then(input::file)),
             _ => Vec::new(),
         }
     }

@@ -10,6 +10,7 @@ use terminal_size::{Width, terminal_size_of};
 use super::progress::{Loading, Progress};
 use super::results::Results;
 use super::{say_wrote, stop};
+use crate::commands::settings::{ResultSettings, Stats};
 use crate::commands::{Event, Observer, one_line};
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
@@ -161,12 +162,31 @@ impl Observer for Terminal<'_> {
     }
 }
 
-/// The amount that a text on stdout shows.
-pub fn view(full: bool, breakdown: bool) -> View {
-    View {
-        width: stdout_width(),
-        full,
-        breakdown,
+/// The amount of a report that is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Detail {
+    /// True if every number is shown, not only those that most people decide by.
+    pub full: bool,
+    /// True if tables show where the KLD comes from.
+    pub breakdown: bool,
+}
+
+impl Detail {
+    /// What a text on stdout shows.
+    pub fn view(self) -> View {
+        View {
+            width: stdout_width(),
+            full: self.full,
+            breakdown: self.breakdown,
+        }
+    }
+
+    /// True if each of `n` models is shown in a line, and all of them in a table. Only whole reports show
+    /// what is asked for besides the numbers of the table.
+    pub fn is_brief(self, n: usize, results: &ResultSettings) -> bool {
+        let breaks_down = self.breakdown || results.top_k.is_some();
+        let more = breaks_down || results.stats.iter().any(|stats| *stats != Stats::Kl);
+        n > 1 && !self.full && !more
     }
 }
 

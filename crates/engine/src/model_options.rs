@@ -419,7 +419,9 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
 }
 
 /// The use of the fused kernel for attention, by llama.cpp's number (`llama_flash_attn_type`).
-#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(
+    ValueEnum, strum::Display, strum::EnumString, Debug, Clone, Copy, PartialEq, Eq, Default,
+)]
 #[strum(serialize_all = "lowercase")]
 pub enum FlashAttention {
     /// Always.
@@ -436,7 +438,18 @@ pub enum FlashAttention {
 
 /// A type of the K or V cache that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help, by ggml's
 /// number.
-#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(
+    ValueEnum,
+    strum::Display,
+    strum::EnumString,
+    strum::VariantArray,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+)]
 #[strum(serialize_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum CacheType {
@@ -453,6 +466,9 @@ pub enum CacheType {
 }
 
 impl CacheType {
+    /// Every type, in the order of llama.cpp's help.
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     /// Checks whether it stores blocks of elements in fewer bits than 16 for each.
     pub fn is_quantized(self) -> bool {
         !matches!(self, Self::F16 | Self::F32 | Self::Bf16)

@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
-use super::{EVALUATION, REFERENCE};
-use crate::commands::settings::values::{encoding, max_rows, relative_width, written_kind};
-use crate::commands::settings::{
-    ComparedVocabulary, GENERAL, ResultSettings, RunSettings, SweptValues, swept_values,
-};
-use crate::engine::{GpuLayers, MODEL_HEADING as MODEL, device_name};
+use super::headings::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE};
+use super::results::ResultArgs;
+use super::run::RunArgs;
+use super::sweep::{SweptValues, swept_values};
+use super::values::{encoding, max_rows, relative_width, vocab, written_kind};
+use crate::commands::settings::{ComparedVocabulary, RunSettings};
+use crate::engine::{GpuLayers, device_name};
+use crate::input::Source;
 use crate::input::flags::{file, input, model};
-use crate::input::{INPUT_HEADING as INPUT, Source};
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
@@ -64,14 +65,14 @@ pub struct Args {
     pub evaluate: EvaluateArgs,
 
     #[command(flatten)]
-    pub results: ResultSettings,
+    pub results: ResultArgs,
 
     /// List the devices with their memory, and exit
     #[arg(long, help_heading = MODEL)]
     pub list_devices: bool,
 
     #[command(flatten)]
-    pub run: RunSettings,
+    pub run: RunArgs,
 
     /// Map the model's file into memory, even where a device prefers to read it
     #[arg(long, help_heading = MODEL, overrides_with = "no_mmap")]
@@ -107,6 +108,17 @@ pub struct Args {
     /// Print only results, warnings and errors
     #[arg(short, long, help_heading = GENERAL, global = true)]
     pub quiet: bool,
+}
+
+impl Args {
+    /// The way to run the models.
+    pub fn run_settings(&self) -> RunSettings {
+        let mut run = RunSettings::from(self.run.clone());
+        run.model.use_mmap = (self.mmap || self.no_mmap).then_some(self.mmap);
+        run.model.is_dequantized = self.dequantize;
+        run.max_rows = self.max_rows;
+        run
+    }
 }
 
 /// The flags for writing a reference.
@@ -188,7 +200,7 @@ pub struct EvaluateArgs {
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
     /// Probabilities are renormalised over the entries compared.
-    #[arg(long, value_name = "same|common|tokenizer")]
+    #[arg(long, value_name = "same|common|tokenizer", value_parser = vocab())]
     pub vocab: Option<ComparedVocabulary>,
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%

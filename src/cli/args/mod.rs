@@ -1,27 +1,42 @@
-//! The command line. Flags that a command uses as they are have their structs there
-//! ([`commands::settings`](crate::commands::settings)); the others are here.
-//! [`rules`](super::rules) checks what they mean together.
+//! The command line: clap's structs, which hold flags as they were given. A file has those of one command, or of a group
+//! of flags that commands share, and the conversion that makes settings of them. [`rules`](super::rules) checks before
+//! that what they mean together.
 
+mod check;
 mod classic;
+mod compare;
+mod convert;
+mod doctor;
+mod headings;
+mod info;
+mod merge;
 mod recipe;
+mod report;
+mod results;
+mod run;
 mod sensitivity;
+mod sweep;
+mod values;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 use super::names;
-use crate::commands::settings::{
-    CheckSettings, CompareSettings, ConvertSettings, DECODING, GENERAL, MergeSettings,
-    ReportSettings, ResultSettings,
-};
-use crate::engine::{MODEL_HEADING as MODEL, server_address};
 use crate::input::Source;
-use crate::input::flags::input;
+pub use check::CheckArgs;
 pub use classic::{Args, EvaluateArgs, WriteArgs};
+pub use compare::CompareArgs;
+pub use convert::ConvertArgs;
+pub use doctor::DoctorArgs;
+use headings::{DECODING, GENERAL, MODEL};
+pub use info::InfoArgs;
+pub use merge::MergeArgs;
 pub use recipe::RecipeArgs;
+pub use report::ReportArgs;
+pub use results::ResultArgs;
 pub use sensitivity::SensitivityArgs;
+pub use sweep::grid;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -47,58 +62,14 @@ pub struct Cli {
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     Info(InfoArgs),
-    Convert(ConvertSettings),
-    Merge(MergeSettings),
-    Compare(Box<CompareSettings>),
-    Report(ReportSettings),
+    Convert(ConvertArgs),
+    Merge(MergeArgs),
+    Compare(Box<CompareArgs>),
+    Report(ReportArgs),
     Sensitivity(Box<SensitivityArgs>),
     Recipe(Box<RecipeArgs>),
-    Check(Box<CheckSettings>),
+    Check(Box<CheckArgs>),
     Doctor(DoctorArgs),
-}
-
-/// Show what files hold; with --verify, check every byte of them
-#[derive(clap::Args, Debug)]
-pub struct InfoArgs {
-    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), map, model (GGUF), .npz, or folder
-    /// of N.safetensors; its format is detected
-    #[arg(value_name = "FILE", required = true, value_parser = input())]
-    pub files: Vec<PathBuf>,
-
-    /// Read every byte and check every checksum, of a model every weight; exit with code 1 if the file
-    /// is damaged
-    #[arg(long)]
-    pub verify: bool,
-
-    /// Model to compare a quant with: its weights by the error that their types should give, its
-    /// tensors, its metadata
-    #[arg(long, value_name = "PATH", requires = "verify", value_parser = input())]
-    pub original: Option<PathBuf>,
-
-    /// Also print the prompts of a reference as the model read them, and their answers
-    #[arg(long)]
-    pub prompts: bool,
-
-    /// Model for --prompts whose vocabulary has the texts of tokens: the one that wrote the
-    /// reference, or a quant of it [default: the former, from this folder or the reference's]
-    #[arg(short, long, value_name = "PATH", requires = "prompts", value_parser = input())]
-    pub model: Option<PathBuf>,
-
-    /// Print JSON; of several files, a list
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Show how kl was built and what it runs on, for reports of problems
-///
-/// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables that
-/// change what llama.cpp does; -v prints the same before a run. Exits with code 1 if it finds a
-/// problem, which a line PROBLEM states.
-#[derive(clap::Args, Debug)]
-pub struct DoctorArgs {
-    /// Servers (llama.cpp's ggml-rpc-server) to try
-    #[arg(long, value_name = "HOST:PORT,...", value_parser = server_address, value_delimiter = ',')]
-    pub rpc: Vec<String>,
 }
 
 const USAGE: &str = "\
@@ -131,10 +102,6 @@ kl check finds something wrong
 kl --generate man|complete-bash|complete-zsh|complete-fish prints the man page,
 or completions for a shell";
 
-/// The headings of `kl --help` that no other command has.
-const REFERENCE: &str = "Reference";
-const EVALUATION: &str = "Evaluation";
-
 /// The flags of `kl -h`, by clap's names; `kl --help` shows all.
 const IN_SHORT_HELP: [&str; 9] = [
     "model",
@@ -163,7 +130,7 @@ pub fn command() -> clap::Command {
     let input = members(&command, Source::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
-    let results = members(&command, ResultSettings::group_id());
+    let results = members(&command, ResultArgs::group_id());
     evaluate.extend(results.iter().cloned());
     // With -w, --confidence has always been ignored, and --top-k chooses among tokens.
     evaluate.retain(|id| id != "confidence" && id != "top_k");

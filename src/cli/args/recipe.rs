@@ -5,20 +5,17 @@ use std::path::PathBuf;
 use clap::{ArgGroup, value_parser};
 use kl_formats::{GgmlType, MAX_N_CTX};
 
+use super::headings::{CHECK, GENERAL, GOAL, RESULTS, WRITE};
+use super::run::RunArgs;
+use super::values::{above_0, cluster, max_rows, size};
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
-use crate::commands::settings::values::{above_0, cluster, max_rows, size};
-use crate::commands::settings::{GENERAL, RESULTS, RunSettings};
+use crate::commands::settings::RunSettings;
 use crate::input::flags::{file, input, text};
 use crate::input::{DEFAULT_N_CTX, Source};
 use crate::recipe::mathematics::Goal;
 use crate::recipe::settings::{RecipeGoal, RecipeSettings};
 use crate::stats::{ClusterRule, Confidence};
-
-/// The headings of `kl recipe --help` beside those of all commands.
-const GOAL: &str = "Goal";
-const CHECK: &str = "Check";
-const WRITE: &str = "Quantized file";
 
 /// Choose the best type for each tensor, for a size
 ///
@@ -139,7 +136,7 @@ pub struct RecipeArgs {
     pub quantize: Option<PathBuf>,
 
     #[command(flatten)]
-    pub run: RunSettings,
+    pub run: RunArgs,
 
     /// Overwrite existing output files
     #[arg(long, help_heading = GENERAL)]
@@ -164,7 +161,7 @@ impl TryFrom<RecipeArgs> for Request {
     fn try_from(args: RecipeArgs) -> Result<Self, String> {
         let goal = args.goal();
         let text = args.text_path.as_deref();
-        let mut run = args.run;
+        let mut run = RunSettings::from(args.run);
         run.model.is_exchangeable = true;
         let settings = RecipeSettings {
             map: args.map,

@@ -6,13 +6,15 @@ use clap::value_parser;
 use kl_formats::{GgmlType, MAX_N_CTX};
 use regex::Regex;
 
+use super::headings::{GENERAL, INPUT, RESULTS};
+use super::run::RunArgs;
+use super::values::regex;
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
 use crate::commands::output::Existing;
-use crate::commands::settings::values::regex;
-use crate::commands::settings::{GENERAL, RESULTS, RunSettings};
+use crate::commands::settings::RunSettings;
+use crate::input::Source;
 use crate::input::flags::{file, input, text};
-use crate::input::{INPUT_HEADING as INPUT, Source};
 use crate::pipeline::{DEFAULT_SEED, Part};
 use crate::recipe::settings::{MapInput, SensitivitySettings};
 use crate::stats::Confidence;
@@ -128,7 +130,7 @@ pub struct SensitivityArgs {
     pub confidence: Confidence,
 
     #[command(flatten)]
-    pub run: RunSettings,
+    pub run: RunArgs,
 
     /// Resume an interrupted run with the same settings
     #[arg(long, help_heading = GENERAL, conflicts_with = "force")]
@@ -141,7 +143,7 @@ pub struct SensitivityArgs {
 
 impl From<SensitivityArgs> for Request {
     fn from(args: SensitivityArgs) -> Self {
-        let mut run = args.run;
+        let mut run = RunSettings::from(args.run);
         run.model.is_exchangeable = true;
         let input = match args.read_path {
             Some(path) => MapInput::Reference(path),

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::{Encoding, Kind, Target};
 
-use super::{check_devices, paths, wrong};
-use crate::cli::args::Args;
+use super::{check_devices, paths, target, wrong};
+use crate::cli::args::{Args, grid};
 use crate::cli::request::Request;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings, Stats, Sweep,
-    WriteSettings, target,
+    WriteSettings,
 };
 use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
@@ -28,9 +28,6 @@ pub fn check(mut args: Args) -> Result<Request, String> {
     if args.list_devices {
         return Ok(Request::ListDevices(args.run.model.rpc));
     }
-    args.run.model.use_mmap = (args.mmap || args.no_mmap).then_some(args.mmap);
-    args.run.model.is_dequantized = args.dequantize;
-    args.run.max_rows = args.max_rows;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     match (args.evaluate.read_path.take(), output, ref_model) {
         (Some(path), ..) => {
@@ -71,6 +68,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
         check_windows(&args.input, target, args.max_rows)?;
     }
     paths::check(&files(&args.input, &model), |_| false, [&output])?;
+    let run = args.run_settings();
     Ok(Request::Write(Box::new(WriteSettings {
         model,
         input: args.input,
@@ -79,7 +77,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
         chooses_encoding: is_native && encoding.is_none(),
         part: args.shard,
         existing: Existing::asked(args.force, is_native.then_some(args.resume)),
-        run: args.run,
+        run,
     })))
 }
 
@@ -219,7 +217,7 @@ fn against_model(mut args: Args, path: PathBuf) -> Result<Request, String> {
 /// Settings of the reference model's run: those of the evaluated models, except where it has flags
 /// of its own. Its cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
 fn of_reference(args: &Args) -> RunSettings {
-    let mut run = args.run.clone();
+    let mut run = args.run_settings();
     if let Some(n_gpu_layers) = args.evaluate.ref_ngl {
         run.model.n_gpu_layers = n_gpu_layers;
     }
@@ -246,15 +244,20 @@ fn evaluate(
             models.push(path.clone());
         }
     }
+    let run = args.run_settings();
     inputs.extend(args.model);
-    let sweep = Sweep::new(&args.evaluate.sweep, args.run.model.is_dequantized)?;
-    let mut results = args.results;
-    results.part = args.shard;
-    results.for_context = args.evaluate.for_context;
-    results.existing = Existing::asked(args.force, Some(args.resume));
-    results.reference = reference.path().to_owned();
-    check_results(&mut results, &models, &sweep, inputs)?;
-    Ok(Request::Evaluate(Box::new(EvaluateSettings {
+    let sweep = grid(&args.evaluate.sweep, args.dequantize)?;
+    let (json, detail) = (args.results.json.clone(), args.results.detail());
+    let results = ResultSettings {
+        labels: labels(&models, &args.results.label)?,
+        part: args.shard,
+        for_context: args.evaluate.for_context,
+        reference: reference.path().to_owned(),
+        existing: Existing::asked(args.force, Some(args.resume)),
+        ..args.results.into()
+    };
+    check_results(&results, json.as_ref(), &models, &sweep, inputs)?;
+    let settings = Box::new(EvaluateSettings {
         models,
         skipped,
         reference,
@@ -262,14 +265,19 @@ fn evaluate(
         until: args.evaluate.until,
         sweep,
         results,
-        run: args.run,
+        run,
         shelf: Shelf::default(),
-    })))
+    });
+    Ok(Request::Evaluate {
+        settings,
+        json,
+        detail,
+    })
 }
 
 /// The labels of these files, by their paths: those `given`, one for each file in order, or else those
 /// that tell files of one name apart. Labels of the cells of a sweep differ by their types.
-fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, String>, String> {
+pub fn labels(files: &[PathBuf], given: &[String]) -> Result<BTreeMap<PathBuf, String>, String> {
     if given.is_empty() {
         return Ok(labels_of_namesakes(files));
     }
@@ -286,19 +294,18 @@ fn labels(files: &[PathBuf], given: Vec<String>) -> Result<BTreeMap<PathBuf, Str
             "--label {label}: names two evaluations: give each its own"
         ));
     }
-    Ok(files.iter().cloned().zip(given).collect())
+    Ok(files.iter().cloned().zip(given.iter().cloned()).collect())
 }
 
-/// Checks the flags for the results of evaluations, and labels the evaluations: one of each of these
-/// `files`, models or files of rows, or with a sweep one of each cell. `inputs`: the other files that
-/// the run reads.
+/// Checks the settings for the results of evaluations, which also go to `json`: one of each of these `files`,
+/// models or files of rows, or with a sweep one of each cell. `inputs`: the other files that the run reads.
 pub fn check_results(
-    results: &mut ResultSettings,
+    results: &ResultSettings,
+    json: Option<&PathBuf>,
     files: &[PathBuf],
     sweep: &Sweep,
     mut inputs: Vec<PathBuf>,
 ) -> Result<(), String> {
-    results.labels = labels(files, take(&mut results.label))?;
     for condition in &results.conditions {
         if !condition.is_of_model() {
             let hint = "names a number of two models: kl report --pair has it";
@@ -317,7 +324,7 @@ pub fn check_results(
     inputs.extend_from_slice(files);
     let subjects = files.iter().flat_map(|path| sweep.subjects(path));
     let sidecars = subjects.filter_map(|subject| results.sidecar_path(&subject));
-    let outputs: Vec<PathBuf> = sidecars.chain(results.json.clone()).collect();
+    let outputs: Vec<PathBuf> = sidecars.chain(json.cloned()).collect();
     // Of folders, -m reads the models and kl compare the rows.
     let is_read = |path: &Path| is_gguf(path) || kl_formats::safetensors::is_window(path);
     paths::check(&inputs, is_read, &outputs)

@@ -9,17 +9,19 @@ mod tests;
 
 use std::path::PathBuf;
 
-use kl_formats::Kind;
+use kl_formats::{Encoding, Kind, Target};
 
-use super::args::{Cli, Command, RecipeArgs, SensitivityArgs};
+use super::args::{
+    Cli, Command, CompareArgs, ConvertArgs, MergeArgs, RecipeArgs, ReportArgs, SensitivityArgs,
+};
 use super::request::Request;
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, MergeSettings, ReportSettings, Sweep,
+    CompareSettings, ConvertSettings, ResultSettings, Sweep, default_threads,
 };
 use crate::engine::ModelOptions;
-use classic::check_results;
+use classic::{check_results, labels};
 
 /// Checks how the flags of a call go together.
 ///
@@ -33,11 +35,11 @@ pub fn check(cli: Cli) -> Result<Request, String> {
         Command::Info(args) => Ok(Request::Info(args)),
         Command::Convert(args) => convert(args),
         Command::Merge(args) => merge(args),
-        Command::Compare(args) => compare(args),
+        Command::Compare(args) => compare(*args),
         Command::Report(args) => report(args),
         Command::Sensitivity(args) => sensitivity(*args),
         Command::Recipe(args) => recipe(*args),
-        Command::Check(args) => Ok(Request::Check(args)),
+        Command::Check(args) => Ok((*args).into()),
         Command::Doctor(args) => Ok(Request::Doctor(args)),
     }
 }
@@ -62,16 +64,37 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn convert(args: ConvertSettings) -> Result<Request, String> {
+fn convert(args: ConvertArgs) -> Result<Request, String> {
     if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
     paths::check([&args.input], |_| false, [&args.output])?;
-    args.target()?;
-    Ok(Request::Convert(args))
+    Ok(Request::Convert(ConvertSettings {
+        target: target(args.format, args.encoding)?,
+        input: args.input,
+        output: args.output,
+        bos: args.bos,
+        existing: Existing::asked(args.force, None),
+        threads: default_threads(),
+    }))
 }
 
-fn merge(args: MergeSettings) -> Result<Request, String> {
+/// A kind of file, and how it is to store rows.
+///
+/// # Errors
+/// An encoding that the format does not have.
+fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, String> {
+    let target =
+        Target::new(kind, encoding).map_err(|error| format!("--encoding: {error}: omit it"))?;
+    if target == Target::LlamaCpp && encoding.is_some() {
+        return wrong(format!(
+            "--format {kind} always stores 16-bit log-probabilities: omit --encoding"
+        ));
+    }
+    Ok(target)
+}
+
+fn merge(args: MergeArgs) -> Result<Request, String> {
     if paths::is_among(&args.output, &args.parts) {
         return wrong(format!(
             "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
@@ -79,18 +102,41 @@ fn merge(args: MergeSettings) -> Result<Request, String> {
         ));
     }
     paths::check(&args.parts, |_| false, [&args.output])?;
-    Ok(Request::Merge(args))
+    Ok(Request::Merge(args.into()))
 }
 
-fn compare(mut args: Box<CompareSettings>) -> Result<Request, String> {
-    args.results.existing = Existing::asked(args.force, None);
-    args.results.reference.clone_from(&args.reference);
+fn compare(args: CompareArgs) -> Result<Request, String> {
+    let (json, detail) = (args.results.json.clone(), args.results.detail());
+    let results = ResultSettings {
+        labels: labels(&args.others, &args.results.label)?,
+        reference: args.reference.clone(),
+        existing: Existing::asked(args.force, None),
+        ..args.results.into()
+    };
     let inputs = vec![args.reference.clone()];
-    check_results(&mut args.results, &args.others, &Sweep::none(false), inputs)?;
-    Ok(Request::Compare(args))
+    check_results(
+        &results,
+        json.as_ref(),
+        &args.others,
+        &Sweep::none(false),
+        inputs,
+    )?;
+    let settings = Box::new(CompareSettings {
+        reference: args.reference,
+        others: args.others,
+        max_rows: args.max_rows,
+        vocabulary: args.vocabulary,
+        threads: default_threads(),
+        results,
+    });
+    Ok(Request::Compare {
+        settings,
+        json,
+        detail,
+    })
 }
 
-fn report(args: ReportSettings) -> Result<Request, String> {
+fn report(args: ReportArgs) -> Result<Request, String> {
     let is_printed = |path: &Option<PathBuf>| path.as_deref().is_some_and(paths::is_dash);
     let (json, csv) = (is_printed(&args.json), is_printed(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
@@ -114,7 +160,7 @@ fn report(args: ReportSettings) -> Result<Request, String> {
     }
     let outputs = [&args.json, &args.csv, &args.html];
     paths::check(&args.paths, is_listed, outputs.into_iter().flatten())?;
-    Ok(Request::Report(args))
+    Ok(args.into())
 }
 
 fn sensitivity(args: SensitivityArgs) -> Result<Request, String> {

@@ -25,7 +25,7 @@ fn written(line: &str) -> WriteSettings {
 
 fn evaluated(line: &str) -> EvaluateSettings {
     match command(line) {
-        Ok(Request::Evaluate(evaluate)) => *evaluate,
+        Ok(Request::Evaluate { settings, .. }) => *settings,
         other => panic!("{line}: {other:?}"),
     }
 }

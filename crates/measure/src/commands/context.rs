@@ -8,7 +8,6 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum as _;
 use kl_engine::{
     ContextOptions, DeviceKind, Engine, EngineError, FileChange, FlashAttention, GpuLayers, Layers,
     Model, default_batch, default_calls, memory,
@@ -29,7 +28,7 @@ pub type Precedents<'p> = [Option<&'p BackendIdentity>; 2];
 
 /// The flash attention that a set-up records.
 pub fn flash_attention(backend: Option<&BackendIdentity>) -> Option<FlashAttention> {
-    FlashAttention::from_str(backend?.flash_attn.as_deref()?, false).ok()
+    backend?.flash_attn.as_deref()?.parse().ok()
 }
 
 /// Chooses a context's options for windows of at most `n_ctx` tokens: what the user set, else what the

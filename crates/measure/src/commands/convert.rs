@@ -34,8 +34,7 @@ pub fn convert(
 ) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let target = settings.target().map_err(anyhow::Error::msg)?;
-    let (path, existing) = (&settings.output, Existing::asked(settings.force, None));
+    let (target, path, existing) = (settings.target, &settings.output, settings.existing);
     let output = PartialFile::create(path, existing == Existing::Replace, existing)?;
     refuse_folder(&settings.input)?;
     let mut reference = Reference::open(&settings.input)?;

@@ -1,7 +1,6 @@
 //! The settings in which this run differs from the one that wrote the reference, if they change rows: a warning
 //! for each, with the flags that make them equal. Whether two runs are the same is [`kl_formats::RunKey`]'s question.
 
-use clap::ValueEnum as _;
 use kl_engine::CacheType;
 use kl_formats::{Aspect, BackendIdentity, Difference, Effect, Setting};
 use kl_report::Warning;
@@ -27,8 +26,7 @@ fn warning(difference: &Difference, flags: &str) -> Warning {
     let Difference {
         what, here, there, ..
     } = difference;
-    let is_quantized =
-        |value: &str| CacheType::from_str(value, false).is_ok_and(CacheType::is_quantized);
+    let is_quantized = |value: &str| value.parse().is_ok_and(CacheType::is_quantized);
     let effect = if is_quantized(here) || is_quantized(there) {
         "the KLD includes what that loses, which may be more than the weights lose"
     } else {

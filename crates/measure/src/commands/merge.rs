@@ -30,7 +30,7 @@ const NO_PARTS: &str = "no parts were given";
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let was_whole = settings.existing() == Existing::Resume && settings.output.is_file();
+    let was_whole = settings.existing == Existing::Resume && settings.output.is_file();
     let (n_rows, file_bytes) = if was_whole {
         compare(settings, watch)?
     } else {
@@ -48,14 +48,14 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
 
 /// Writes the output. Returns the numbers of its rows and of its bytes.
 fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
-    let begun = match settings.existing() {
+    let begun = match settings.existing {
         Existing::Resume if is_of_this_merge(settings) => Existing::Replace,
         Existing::Resume => Existing::Refuse(
             "it is not of this merge: finish that run, or use --force instead of --resume",
         ),
         existing => existing,
     };
-    let may_replace = settings.existing() == Existing::Replace;
+    let may_replace = settings.existing == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
     let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());

@@ -167,8 +167,7 @@ impl Folder {
         MergeSettings {
             output: self.path("joined"),
             parts,
-            resume,
-            force: false,
+            existing: Existing::asked(false, resume.then_some(true)),
         }
     }
 
@@ -176,10 +175,9 @@ impl Folder {
         ConvertSettings {
             input: self.path(input),
             output: self.path(output),
-            format: target.kind(),
-            encoding: (target.kind() == Kind::Kl).then(|| target.encoding()),
+            target,
             bos: None,
-            force: true,
+            existing: Existing::Replace,
             threads: 1,
         }
     }
@@ -233,18 +231,19 @@ pub fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
     Target::new(kind, encoding).unwrap()
 }
 
-/// Settings as the command line with these flags gives them.
-pub fn parsed<T: clap::Args>(flags: &[&str]) -> T {
-    let command = T::augment_args(clap::Command::new("kl").no_binary_name(true));
-    T::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap()
-}
-
 pub fn run() -> RunSettings {
-    parsed(&["-b", "16", "--threads", "1"])
+    RunSettings {
+        n_batch: Some(16),
+        threads: 1,
+        ..RunSettings::default()
+    }
 }
 
 pub fn results() -> ResultSettings {
-    parsed(&["--no-sidecar"])
+    ResultSettings {
+        no_sidecar: true,
+        ..ResultSettings::default()
+    }
 }
 
 pub fn mean(report: &Report, model: usize) -> f64 {

@@ -48,7 +48,7 @@ pub fn check(
     let path = &settings.model;
     engine.inspect(path)?;
     let source = settings.source(settings.n_ctx.unwrap_or(DEFAULT_N_CTX));
-    let raw = match settings.text_path {
+    let raw = match settings.text {
         Some(_) => input::read(&source, watch)?,
         None => RawInput::starter_text(&source),
     };

@@ -13,7 +13,6 @@ use kl_stats::stats::Ratio;
 use tempfile::TempDir;
 
 use super::*;
-use crate::commands::testing::parsed;
 
 /// Seventeen quants: their names, the bytes of their files, and their sums of KLDs by window, after a
 /// line with the number of tokens in each window.
@@ -132,18 +131,31 @@ fn written(sidecars: &[MadeUp]) -> TempDir {
 }
 
 fn reported_near(sidecars: &[MadeUp], near: f64) -> Comparison {
-    reported_with(sidecars, &["--near", &near.to_string()])
+    let settings = ReportSettings {
+        near,
+        ..ReportSettings::default()
+    };
+    reported_with(sidecars, settings)
 }
 
-fn reported_with(sidecars: &[MadeUp], flags: &[&str]) -> Comparison {
+fn reported_with(sidecars: &[MadeUp], settings: ReportSettings) -> Comparison {
     let folder = written(sidecars);
-    let mut arguments = vec![folder.path().to_str().unwrap()];
-    arguments.extend(flags);
-    let settings: ReportSettings = parsed(&arguments);
+    let settings = ReportSettings {
+        paths: vec![folder.path().to_owned()],
+        ..settings
+    };
     let Reported::Comparison(comparison) = super::report(&settings, &()).unwrap() else {
         unreachable!()
     };
     *comparison
+}
+
+/// Settings that compare models by their size with a long context.
+fn in_context() -> ReportSettings {
+    ReportSettings {
+        for_context: Some(32_768),
+        ..ReportSettings::default()
+    }
 }
 
 fn reported(sidecars: &[MadeUp]) -> Comparison {
@@ -307,9 +319,12 @@ fn a_pair_has_the_same_sentences() {
     let best = made_up("best", 8_000_000, 1e-15, 0.1);
     let pair = |a: &MadeUp, b: &MadeUp| {
         let folder = written(&[a.clone(), b.clone()]);
-        let paths = [a, b].map(|of| path_of(&folder, of));
-        let [a, b] = paths.each_ref().map(|path| path.to_str().unwrap());
-        match super::report(&parsed(&[a, b, "--pair"]), &()).unwrap() {
+        let settings = ReportSettings {
+            paths: [a, b].map(|of| path_of(&folder, of)).to_vec(),
+            pair: true,
+            ..ReportSettings::default()
+        };
+        match super::report(&settings, &()).unwrap() {
             Reported::Pair(pair) => pair,
             Reported::Comparison(_) => unreachable!(),
         }
@@ -387,7 +402,7 @@ fn a_sweep_is_judged_by_its_caches() {
 #[test]
 fn at_a_context_weights_and_cache_are_compared_together() {
     let mut runs = sweep();
-    let of = reported_with(&runs, &["--for-context", "32768"]);
+    let of = reported_with(&runs, in_context());
     insta::assert_snapshot!(said(&of), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 90.00 MiB smaller with a cache for 32,768 tokens.");
     let memory = of.models[1].memory.unwrap();
     assert_eq!(
@@ -398,7 +413,7 @@ fn at_a_context_weights_and_cache_are_compared_together() {
     if let Some(backend) = &mut runs[1].0.backend {
         backend.kv_cache_sizes = None;
     }
-    let of = reported_with(&runs, &["--for-context", "32768"]);
+    let of = reported_with(&runs, in_context());
     let earlier = &of.models[1];
     assert!(earlier.memory.is_none() && !earlier.pareto);
     let warned = of.warnings.iter().any(|of| of.kind() == "unknown_cache");

@@ -1,66 +1,29 @@
-//! The settings of `kl check`.
+//! The settings of a check.
 
 use std::path::{Path, PathBuf};
 
-use clap::value_parser;
-use kl_formats::MAX_N_CTX;
+use super::RunSettings;
+use crate::input::Source;
 
-use super::{GENERAL, RESULTS, RunSettings};
-use crate::input::flags::{input, text};
-use crate::input::{INPUT_HEADING as INPUT, Source};
-
-/// Check whether this build computes a model, on each device
-///
-/// Runs the model against itself: on the CPU with plain settings, then with one setting after another
-/// and with all of yours together, on each device. Differences that rounding explains are listed as
-/// such; where a kernel computes something else, the verdict names the device, the setting and the first
-/// layer that differs. Exits with code 3 if anything is wrong.
-#[derive(clap::Args, Debug)]
-#[command(override_usage = "kl check -m MODEL [OPTIONS]")]
+/// Settings for checking whether this build computes a model, on each device.
+#[derive(Debug)]
 pub struct CheckSettings {
-    /// Model to check (GGUF)
-    #[arg(short, long, value_name = "PATH", help_heading = INPUT, value_parser = input())]
+    /// The GGUF of the model.
     pub model: PathBuf,
-
-    /// Text to run it over: a file, '-' for stdin, or 'starter' [default: the prompts that come with kl]
-    #[arg(
-        short, long, value_name = "PATH", help_heading = INPUT, value_parser = text(),
-        alias = "text_path"
-    )]
-    pub text_path: Option<PathBuf>,
-
-    /// Tokens in a window [default: 512, or fewer if -n or the model's positions are]
-    #[arg(
-        short = 'c', long, value_name = "N", help_heading = INPUT,
-        value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX)),
-        aliases = ["ctx-size", "n_ctx"]
-    )]
+    /// The text to run it over; `None`: the prompts that come with `kl`.
+    pub text: Option<PathBuf>,
+    /// Tokens in a window; `None`: 512, or fewer if `max_tokens` or the model's positions are.
     pub n_ctx: Option<u32>,
-
-    /// Most tokens of a setting; a quarter of them where batches are small or one thread computes
-    #[arg(
-        short = 'n', long = "n-tokens", value_name = "N", help_heading = INPUT,
-        default_value = "2048", value_parser = value_parser!(u32).range(2..), alias = "n_tokens"
-    )]
+    /// Most tokens of a setting; a quarter of them where batches are small or one thread computes.
     pub max_tokens: u32,
-
-    /// Write the result as JSON; '-' writes it to stdout
-    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
-    pub json: Option<PathBuf>,
-
-    #[command(flatten)]
     pub run: RunSettings,
-
-    /// Overwrite an existing output file
-    #[arg(long, help_heading = GENERAL)]
-    pub force: bool,
 }
 
 impl CheckSettings {
     /// The text to run the model over, in windows of this many tokens at most; without a path, the
     /// prompts that come with `kl`.
     pub fn source(&self, n_ctx: u32) -> Source {
-        let text = self.text_path.as_deref();
+        let text = self.text.as_deref();
         Source {
             max_windows: Some((self.max_tokens / n_ctx).max(1)),
             ..Source::one_text(text.unwrap_or(Path::new("starter")), n_ctx)

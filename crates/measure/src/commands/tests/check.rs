@@ -1,35 +1,41 @@
 //! Checks on the fake engine, whose accelerator can have a fault.
 
-use kl_engine::{FAKE_DEVICE, FakeFault};
+use kl_engine::{FAKE_DEVICE, FakeFault, FlashAttention, GpuLayers, ModelOptions};
 use kl_report::check::{CellVerdict, Check, CheckedCell, FirstDifference, Outcome};
 
 use super::*;
 use crate::commands::check;
+use crate::commands::settings::CheckSettings;
 
-fn checked(fault: Option<FakeFault>, flags: &[&str]) -> anyhow::Result<Check> {
+fn checked(fault: Option<FakeFault>, run: RunSettings) -> anyhow::Result<Check> {
     let folder = Folder::new();
-    let model = folder.path("f16").display().to_string();
-    let files = ["-m", &*model, "-c", "64", "-n", "512", "--threads", "2"];
+    let settings = CheckSettings {
+        model: folder.path("f16"),
+        text: None,
+        n_ctx: Some(64),
+        max_tokens: 512,
+        run: RunSettings { threads: 2, ..run },
+    };
     let engine = FakeEngine {
         fault,
         ..FakeEngine::default()
     };
-    check(&parsed(&[&files[..], flags].concat()), &engine, &())
+    check(&settings, &engine, &())
 }
 
 fn with_fault(layer: Option<u32>, size: f32, most: u32) -> Check {
-    with_fault_and(layer, size, most, &[])
+    with_fault_and(layer, size, most, RunSettings::default())
 }
 
-fn with_fault_and(layer: Option<u32>, size: f32, most: u32, flags: &[&str]) -> Check {
+fn with_fault_and(layer: Option<u32>, size: f32, most: u32, mut run: RunSettings) -> Check {
     let fault = FakeFault { layer, size, most };
-    let flags = [&["--n-gpu-layers", "all"], flags].concat();
-    checked(Some(fault), &flags).unwrap()
+    run.model.n_gpu_layers = GpuLayers::All;
+    checked(Some(fault), run).unwrap()
 }
 
 #[test]
 fn a_build_without_an_accelerator_agrees_with_itself() {
-    let check = checked(None, &[]).unwrap();
+    let check = checked(None, RunSettings::default()).unwrap();
     assert_eq!(check.verdict, Outcome::Ok);
     assert!(check.cells.len() > 6 && check.skipped.is_empty());
     let mut cells = check.cells.iter();
@@ -98,8 +104,12 @@ fn a_fault_everywhere_needs_no_condition_and_rows_that_are_not_finite_are_counte
 
 #[test]
 fn several_windows_are_decoded_at_once_in_a_setting_of_each_place() {
-    let n_seqs = |flags: &[&str]| {
-        let check = with_fault_and(Some(1), 0.0, 512, flags);
+    let n_seqs = |n_parallel| {
+        let run = RunSettings {
+            n_parallel,
+            ..RunSettings::default()
+        };
+        let check = with_fault_and(Some(1), 0.0, 512, run);
         let together = check.cells.iter().filter(|of| of.settings.n_seq > 1);
         let found: Vec<(String, u32)> = together
             .map(|of| (of.settings.device.clone(), of.settings.n_seq))
@@ -108,16 +118,22 @@ fn several_windows_are_decoded_at_once_in_a_setting_of_each_place() {
         found
     };
     let both = |n| vec![("CPU".to_owned(), n), (FAKE_DEVICE.to_owned(), n)];
-    assert_eq!(n_seqs(&[]), both(4));
-    assert_eq!(n_seqs(&["--parallel", "3"]), both(3));
-    assert_eq!(n_seqs(&["--parallel", "1"]), []);
+    assert_eq!(n_seqs(None), both(4));
+    assert_eq!(n_seqs(Some(3)), both(3));
+    assert_eq!(n_seqs(Some(1)), []);
 }
 
 #[test]
 fn the_users_settings_come_last_and_types_of_the_cache_are_in_all() {
-    let flags =
-        "--cache-type-k q8_0 --cache-type-v q8_0 --n-ubatch 32 --flash-attn on --device none";
-    let check = checked(None, &flags.split(' ').collect::<Vec<_>>()).unwrap();
+    let run = RunSettings {
+        model: ModelOptions::on_cpu(),
+        type_k: CacheType::Q8_0,
+        type_v: CacheType::Q8_0,
+        n_ubatch: Some(32),
+        flash_attn: Some(FlashAttention::On),
+        ..RunSettings::default()
+    };
+    let check = checked(None, run).unwrap();
     let yours = &check.cells.last().unwrap().settings;
     assert!(yours.is_yours && yours.n_ubatch == 32 && yours.device == "CPU");
     let mut all = check.cells.iter().map(|cell| &cell.settings);

@@ -1,7 +1,5 @@
 //! A finished sidecar gives way to the same measurement only.
 
-use clap::ValueEnum as _;
-
 use super::*;
 
 /// Evaluates `q4` against `ref`, with the sidecar `s.kls`, and returns why it was refused.
@@ -47,7 +45,7 @@ fn another_measurement_is_refused_and_named() {
             of.until = Some(0.05)
         }),
         (cached, &|of| {
-            of.run.type_k = CacheType::from_str("q8_0", false).unwrap();
+            of.run.type_k = CacheType::Q8_0;
         }),
         ("(the batch: 16 there, 8 here):", &|of| {
             of.run.n_batch = Some(8)

@@ -13,7 +13,6 @@ impl Folder {
             reference: self.path("ref"),
             others: vec![self.path(other)],
             max_rows: None,
-            force: false,
             vocabulary: ComparedVocabulary::Same,
             threads: 1,
             results: ResultSettings {

@@ -1,13 +1,12 @@
 //! Sweeps of KV-cache types.
 
-use clap::ValueEnum as _;
 use kl_engine::{FlashAttention, Layers};
 
 use super::*;
 use crate::commands::settings::CacheTypes;
 
 fn cell(k: &str, v: &str) -> CacheTypes {
-    let of = |name| CacheType::from_str(name, false).unwrap();
+    let of = |name: &str| name.parse().unwrap();
     CacheTypes { k: of(k), v: of(v) }
 }
 

@@ -2,54 +2,137 @@
 
 use std::path::is_separator;
 
-use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
-use kl_stats::stats::{ClusterRule, share};
 use regex::Regex;
 
-use super::ComparedVocabulary;
+use crate::commands::settings::{Bos, ComparedVocabulary, Stats};
 use crate::input::flags::number;
+use crate::stats::{ClusterRule, share};
+
+/// Parses one of these values by its name.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    values: impl IntoIterator<Item = (PossibleValue, T)>,
+) -> impl TypedValueParser<Value = T> {
+    let values = Vec::from_iter(values);
+    let names = values.iter().map(|(name, _)| name.clone());
+    PossibleValuesParser::new(names).try_map(move |given| {
+        let mut values = values.iter();
+        let value = values.find(|(name, _)| name.matches(&given, false));
+        value.map(|(_, value)| *value).ok_or("is not one of them")
+    })
+}
+
+/// Values with their names and what the help says of them.
+fn explained<T, const N: usize>(
+    values: [(&'static str, &'static str, T); N],
+) -> impl Iterator<Item = (PossibleValue, T)> {
+    let values = values.into_iter();
+    values.map(|(name, help, value)| (PossibleValue::new(name).help(help), value))
+}
 
 /// Parses the way in which kl's own kind of file stores rows.
 pub fn encoding() -> impl TypedValueParser<Value = Encoding> {
-    PossibleValuesParser::new([
-        PossibleValue::new("u16").help("16 bits for each logit"),
-        PossibleValue::new("f32").help("32 bits for each logit: exact"),
-        PossibleValue::new("hidden").help("The model's hidden states and its output head: exact"),
-    ])
-    .try_map(|name| name.parse::<Encoding>())
+    one_of(explained([
+        ("u16", "16 bits for each logit", Encoding::U16),
+        ("f32", "32 bits for each logit: exact", Encoding::F32),
+        (
+            "hidden",
+            "The model's hidden states and its output head: exact",
+            Encoding::Hidden,
+        ),
+    ]))
 }
 
 /// Parses the name of a format that references can be written in.
 pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
-    PossibleValuesParser::new([
-        PossibleValue::new("kl").help("kl's own format: gzip with an index and checksums"),
-        PossibleValue::new("kl.py").help("kl.py's format"),
-        PossibleValue::new("llama.cpp").help("llama.cpp's base file, which llama-perplexity uses"),
-    ])
-    .map(|name| match &*name {
-        "kl.py" => Kind::KlPy,
-        "llama.cpp" => Kind::LlamaCpp,
-        _ => Kind::Kl,
-    })
+    one_of(explained([
+        (
+            "kl",
+            "kl's own format: gzip with an index and checksums",
+            Kind::Kl,
+        ),
+        ("kl.py", "kl.py's format", Kind::KlPy),
+        (
+            "llama.cpp",
+            "llama.cpp's base file, which llama-perplexity uses",
+            Kind::LlamaCpp,
+        ),
+    ]))
 }
 
 /// Parses the rule by which tokens are put into clusters.
 pub fn cluster() -> impl TypedValueParser<Value = ClusterRule> {
-    PossibleValuesParser::new([
-        PossibleValue::new("window").help("Each window, or prompt"),
-        PossibleValue::new("block").help("Each block of contiguous windows"),
-        PossibleValue::new("auto").help(
+    one_of(explained([
+        ("window", "Each window, or prompt", ClusterRule::Window),
+        (
+            "block",
+            "Each block of contiguous windows",
+            ClusterRule::Block,
+        ),
+        (
+            "auto",
             "Blocks if neighbouring windows resemble each other and make at least 10; parts of fewer \
              than 6 long windows, unless those of one window resemble each other; else windows",
+            ClusterRule::Auto,
         ),
-    ])
-    .map(|name| match &*name {
-        "window" => ClusterRule::Window,
-        "block" => ClusterRule::Block,
-        _ => ClusterRule::Auto,
-    })
+    ]))
+}
+
+/// Parses a kind of statistics.
+pub fn stats() -> impl TypedValueParser<Value = Stats> {
+    let own = (PossibleValue::new("kl").hide(true), Stats::Kl);
+    let more = explained([
+        (
+            "llama-perplexity",
+            "What llama-perplexity --kl-divergence prints",
+            Stats::LlamaPerplexity,
+        ),
+        (
+            "logits",
+            "Distances between logits, Jensen-Shannon divergence, and KLD smoothed as in MAX",
+            Stats::Logits,
+        ),
+    ]);
+    one_of([own].into_iter().chain(more))
+}
+
+/// The vocabularies that can be compared without a model.
+const STORED_VOCABULARIES: [(&str, &str, ComparedVocabulary); 2] = [
+    (
+        "same",
+        "All entries; the sizes must not differ",
+        ComparedVocabulary::Same,
+    ),
+    (
+        "common",
+        "The first entries, as many as both have",
+        ComparedVocabulary::Common,
+    ),
+];
+
+/// Parses the `--vocab` of an evaluation.
+pub fn vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
+    let of_model = [(
+        "tokenizer",
+        "All but the padding at the end of the evaluated model's vocabulary",
+        ComparedVocabulary::Tokenizer,
+    )];
+    one_of(explained(STORED_VOCABULARIES).chain(explained(of_model)))
+}
+
+/// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
+pub fn compare_vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
+    one_of(explained(STORED_VOCABULARIES))
+}
+
+/// Parses the first token of each window.
+pub fn bos(text: &str) -> Result<Bos, &'static str> {
+    if text == "none" {
+        return Ok(Bos::None);
+    }
+    let id = text.parse().map(Bos::Token);
+    id.map_err(|_| "expected a token ID or none")
 }
 
 /// Parses the number of scored tokens to stop after, or -1 for all.
@@ -59,13 +142,6 @@ pub fn max_rows(text: &str) -> Result<Option<u64>, &'static str> {
         Ok(n) if n >= 1 => Ok(u64::try_from(n).ok()),
         _ => Err("expected at least 1, or -1 for all"),
     }
-}
-
-/// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
-pub fn compare_vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
-    let known = [ComparedVocabulary::Same, ComparedVocabulary::Common];
-    let names = known.iter().filter_map(ValueEnum::to_possible_value);
-    PossibleValuesParser::new(names).try_map(|name| ComparedVocabulary::from_str(&name, false))
 }
 
 /// Parses the `--encoding` of `kl convert`, which has no model that could give hidden states.
