@@ -13,7 +13,10 @@ use regex::Regex;
 
 use crate::commands::Shelf;
 use crate::hub::{Hub, HubStep};
-use crate::input::flags::HUB;
+
+/// The start of a path that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
+/// `hf:USER/REPO/FILE`.
+pub const HUB: &str = "hf:";
 
 const MODEL: &str = "--model=";
 const REF_MODEL: &str = "--ref-model=";

@@ -6,12 +6,12 @@ use clap::value_parser;
 use kl_formats::MAX_N_CTX;
 
 use super::headings::{GENERAL, INPUT, RESULTS};
+use super::paths::{input, text};
 use super::run::RunArgs;
 use crate::cli::request::Request;
 use crate::cli::results::Outputs;
 use crate::commands::output::Existing;
 use crate::commands::settings::CheckSettings;
-use crate::input::flags::{input, text};
 
 /// Check whether this build computes a model, on each device
 ///

@@ -7,14 +7,14 @@ use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::headings::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE};
+use super::paths::{file, input, model};
 use super::results::ResultArgs;
 use super::run::RunArgs;
+use super::source::SourceArgs;
 use super::sweep::{SweptValues, swept_values};
 use super::values::{encoding, max_rows, relative_width, vocab, written_kind};
 use crate::commands::settings::{ComparedVocabulary, RunSettings};
 use crate::engine::{GpuLayers, device_name};
-use crate::input::Source;
-use crate::input::flags::{file, input, model};
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
@@ -31,7 +31,7 @@ pub struct Args {
     pub model: Vec<PathBuf>,
 
     #[command(flatten)]
-    pub input: Source,
+    pub input: SourceArgs,
 
     #[command(flatten)]
     pub write: WriteArgs,

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use super::paths::input;
 use super::results::ResultArgs;
 use super::values::{compare_vocab, max_rows};
 use crate::commands::settings::ComparedVocabulary;
-use crate::input::flags::input;
 
 /// Compare logits that are already stored, without a model
 ///

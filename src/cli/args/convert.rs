@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, Kind};
 
+use super::paths::{file, input};
 use super::values::{bos, row_encoding, written_kind};
 use crate::commands::settings::Bos;
-use crate::input::flags::{file, input};
 
 /// Convert a reference to another format, without the model
 ///

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::input::flags::input;
+use super::paths::input;
 
 /// Show what files hold; with --verify, check every byte of them
 #[derive(clap::Args, Debug)]

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::paths::{file, input};
 use crate::commands::output::Existing;
 use crate::commands::settings::MergeSettings;
-use crate::input::flags::{file, input};
 
 /// Join the parts that --shard has made of a reference, an evaluation or a map
 ///

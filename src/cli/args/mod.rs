@@ -10,11 +10,13 @@ mod doctor;
 mod headings;
 mod info;
 mod merge;
+mod paths;
 mod recipe;
 mod report;
 mod results;
 mod run;
 mod sensitivity;
+mod source;
 mod sweep;
 mod values;
 
@@ -23,7 +25,6 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 use super::names;
-use crate::input::Source;
 pub use check::CheckArgs;
 pub use classic::{Args, EvaluateArgs, WriteArgs};
 pub use compare::CompareArgs;
@@ -36,6 +37,7 @@ pub use recipe::RecipeArgs;
 pub use report::ReportArgs;
 pub use results::ResultArgs;
 pub use sensitivity::SensitivityArgs;
+use source::SourceArgs;
 pub use sweep::grid;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -127,7 +129,7 @@ pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 /// and a reference that is read excludes another input.
 pub fn command() -> clap::Command {
     let mut command = Cli::command();
-    let input = members(&command, Source::group_id());
+    let input = members(&command, SourceArgs::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
     let results = members(&command, ResultArgs::group_id());

@@ -6,12 +6,12 @@ use clap::{ArgGroup, value_parser};
 use kl_formats::{GgmlType, MAX_N_CTX};
 
 use super::headings::{CHECK, GENERAL, GOAL, RESULTS, WRITE};
+use super::paths::{file, input, text};
 use super::run::RunArgs;
 use super::values::{above_0, cluster, max_rows, size};
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
 use crate::commands::settings::RunSettings;
-use crate::input::flags::{file, input, text};
 use crate::input::{DEFAULT_N_CTX, Source};
 use crate::recipe::mathematics::Goal;
 use crate::recipe::settings::{RecipeGoal, RecipeSettings};

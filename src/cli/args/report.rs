@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::headings::RESULTS;
+use super::paths::{file, input};
 use super::values::{cluster, near};
 use crate::cli::remade::ReportForm;
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
 use crate::cli::terminal::Detail;
 use crate::commands::settings::ReportSettings;
-use crate::input::flags::{file, input};
 use crate::report::Condition;
 use crate::report::comparison::NEAR;
 use crate::stats::{ClusterRule, Confidence};

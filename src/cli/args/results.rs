@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::headings::RESULTS;
+use super::paths::file;
 use super::values::{cluster, label, stats};
 use crate::cli::terminal::Detail;
 use crate::commands::settings::{ResultSettings, Stats};
-use crate::input::flags::file;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 

@@ -7,6 +7,7 @@ use kl_formats::{GgmlType, MAX_N_CTX};
 use regex::Regex;
 
 use super::headings::{GENERAL, INPUT, RESULTS};
+use super::paths::{file, input, text};
 use super::run::RunArgs;
 use super::values::regex;
 use crate::cli::request::Request;
@@ -14,7 +15,6 @@ use crate::cli::results::{Outputs, made_again};
 use crate::commands::output::Existing;
 use crate::commands::settings::RunSettings;
 use crate::input::Source;
-use crate::input::flags::{file, input, text};
 use crate::pipeline::{DEFAULT_SEED, Part};
 use crate::recipe::settings::{MapInput, SensitivitySettings};
 use crate::stats::Confidence;

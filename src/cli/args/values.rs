@@ -1,13 +1,13 @@
 //! Parsers for values of flags that clap cannot parse by itself.
 
 use std::path::is_separator;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
 use regex::Regex;
 
 use crate::commands::settings::{Bos, ComparedVocabulary, Stats};
-use crate::input::flags::number;
 use crate::stats::{ClusterRule, share};
 
 /// Parses one of these values by its name.
@@ -174,6 +174,37 @@ pub fn label(text: &str) -> Result<String, String> {
 pub fn relative_width(text: &str) -> Result<f64, &'static str> {
     let in_range = share(text).filter(|share| (0.001..=0.5).contains(share));
     in_range.ok_or("expected a share of the mean from 0.1% to 50%, such as 5% or 0.05")
+}
+
+/// Parses a number that `is_right`; else says what was `expected`.
+fn number<N: FromStr>(
+    text: &str,
+    is_right: impl FnOnce(&N) -> bool,
+    expected: &'static str,
+) -> Result<N, &'static str> {
+    text.parse().ok().filter(is_right).ok_or(expected)
+}
+
+/// Parses a temperature.
+pub fn temperature(text: &str) -> Result<f32, &'static str> {
+    let is_right = |of: &f32| (0.0..f32::INFINITY).contains(of);
+    number(text, is_right, "expected a number from 0 on, such as 0.7")
+}
+
+/// Parses the probability that tokens have together.
+pub fn top_p(text: &str) -> Result<f32, &'static str> {
+    let expected = "expected a number above 0, and at most 1, such as 0.95";
+    number(text, |&of| of > 0.0 && of <= 1.0, expected)
+}
+
+/// Parses the share of the top token's probability.
+pub fn min_p(text: &str) -> Result<f32, &'static str> {
+    let is_right = |of: &f32| (0.0..=1.0).contains(of);
+    number(
+        text,
+        is_right,
+        "expected a number from 0 to 1, such as 0.05",
+    )
 }
 
 /// Parses a number above 0.

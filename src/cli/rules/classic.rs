@@ -45,7 +45,7 @@ pub fn check(mut args: Args) -> Result<Request, String> {
 
 /// `-w`: writes what the one model makes of the input.
 fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
-    check_input(&mut args)?;
+    let input = check_input(&mut args)?;
     let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
     if args.results.top_k.is_some() {
         return wrong(
@@ -64,14 +64,14 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
     }
     let is_native = kind == Kind::Kl;
     let target = target(kind, encoding)?;
-    if args.input.prompts.is_none() {
-        check_windows(&args.input, target, args.max_rows)?;
+    if input.prompts.is_none() {
+        check_windows(&input, target, args.max_rows)?;
     }
-    paths::check(&files(&args.input, &model), |_| false, [&output])?;
+    paths::check(&files(&input, &model), |_| false, [&output])?;
     let run = args.run_settings();
     Ok(Request::Write(Box::new(WriteSettings {
         model,
-        input: args.input,
+        input,
         output,
         target,
         chooses_encoding: is_native && encoding.is_none(),
@@ -81,18 +81,18 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
     })))
 }
 
-/// Checks the flags for a text or prompts, and fills in what other flags decide: the window's length, and
-/// `--top-k`, which otherwise lists tokens.
-fn check_input(args: &mut Args) -> Result<(), String> {
-    let (source, kind) = (&mut args.input, args.write.format);
-    if source.prompts.is_none() && source.text_path.is_empty() {
+/// Checks the flags for a text or prompts, and makes an input of them with what other flags decide: the window's
+/// length, and `--top-k`, which otherwise lists tokens.
+fn check_input(args: &mut Args) -> Result<Source, String> {
+    let (mut source, kind) = (Source::from(take(&mut args.input)), args.write.format);
+    if source.prompts.is_none() && source.texts.is_empty() {
         return wrong("no text: -w and --ref-model need -t TEXT or --prompts PROMPTS");
     }
     if source.sampling().is_some() {
         source.top_k = args.results.top_k.take();
     }
     source.n_ctx = args.n_ctx;
-    let has_groups = source.text_path.iter().any(NamedText::has_groups);
+    let has_groups = source.texts.iter().any(NamedText::has_groups);
     let holds_states = args.write.encoding.is_some_and(Encoding::holds_states);
     let of_native = [
         (source.prompts.is_some(), "--prompts", "can hold prompts"),
@@ -118,7 +118,8 @@ fn check_input(args: &mut Args) -> Result<(), String> {
         return wrong(format!("{flag} needs --format kl: no other format {why}"));
     }
     if source.prompts.is_some() {
-        return check_prompts(source);
+        check_prompts(&source)?;
+        return Ok(source);
     }
     let n_ctx = *source.n_ctx.get_or_insert(DEFAULT_N_CTX);
     if kind == Kind::KlPy {
@@ -126,9 +127,9 @@ fn check_input(args: &mut Args) -> Result<(), String> {
     }
     // With a BOS, the default starts at position 1, which every window has.
     let first_scored = source.score.unwrap_or_default().first(n_ctx, false);
-    let n_texts = source.text_path.len();
-    let unnamed = source.text_path.iter().filter(|text| text.group.is_none());
-    let texts = source.text_path.iter();
+    let n_texts = source.texts.len();
+    let unnamed = source.texts.iter().filter(|text| text.group.is_none());
+    let texts = source.texts.iter();
     let of_stdin = texts.filter(|text| text.path.as_os_str() == "-");
     if source.scores_given_answers() {
         wrong("--score answers needs --prompts with conversations: a text has no answers")
@@ -139,7 +140,7 @@ fn check_input(args: &mut Args) -> Result<(), String> {
     } else if first_scored >= n_ctx {
         wrong("--score must be less than --n-ctx: no position is left to score")
     } else {
-        Ok(())
+        Ok(source)
     }
 }
 
@@ -158,7 +159,7 @@ fn check_prompts(source: &Source) -> Result<(), String> {
             "--score can only be all, answers or a position with --prompts: prompts differ in length \
              and do not overlap",
         ),
-        _ if !source.has_answers() && !source.span.is_empty() => {
+        _ if !source.has_answers() && !source.spans.is_empty() => {
             wrong("--span names parts of answers: use it with --generate or --score answers")
         }
         _ => Ok(()),
@@ -194,22 +195,21 @@ fn files(source: &Source, model: &Path) -> Vec<PathBuf> {
 
 /// `--ref-model`: evaluates against a model that runs over the input too.
 fn against_model(mut args: Args, path: PathBuf) -> Result<Request, String> {
-    check_input(&mut args)?;
+    let input = check_input(&mut args)?;
     if path.is_dir() {
         return wrong(format!(
             "--ref-model {}: is a folder: name the one model to evaluate against",
             path.display()
         ));
     }
-    if let Some(part) = args.shard.filter(|_| args.input.generate.is_some()) {
+    if let Some(part) = args.shard.filter(|_| input.generate.is_some()) {
         return wrong(format!(
             "--shard {part}: with --ref-model and --generate, each part would generate the answers of all: \
              write a reference first (-m {} -w REF), and share the evaluation out with -r REF",
             path.display()
         ));
     }
-    let (inputs, run) = (files(&args.input, &path), of_reference(&args));
-    let input = take(&mut args.input);
+    let (inputs, run) = (files(&input, &path), of_reference(&args));
     let model = Box::new(ReferenceModel { path, input, run });
     evaluate(args, ReferenceSource::Model(model), inputs)
 }

@@ -8,7 +8,6 @@ mod answer_file;
 mod chat;
 pub mod chat_template;
 mod faults;
-pub mod flags;
 mod generation;
 mod prompt_file;
 mod prompts;
@@ -35,9 +34,7 @@ pub use answer_file::{AnswerFile, AnswerRun};
 pub use generation::Generated;
 use prompt_file::PromptLine;
 use prompts::Questions;
-pub use source::{
-    DEFAULT_N_CTX, GROUP_NAMES, INPUT_HEADING, NamedText, Source, file, is_group_name,
-};
+pub use source::{DEFAULT_N_CTX, GROUP_NAMES, NamedText, Source, file, is_group_name};
 pub use spans::SpanRule;
 use spans::{OfferedTools, Spans};
 use texts::RawText;
@@ -85,7 +82,7 @@ impl<'s> RawInput<'s> {
         if let Some(path) = &source.prompts {
             (raw.text, raw.prompts) = prompt_file::read(path, source, doubts)?;
         } else {
-            for named in &source.text_path {
+            for named in &source.texts {
                 raw.texts.extend(RawText::read(named, doubts)?);
             }
             raw.text = texts::identity(&raw.texts);

@@ -61,7 +61,7 @@ pub fn plan(
     };
     let spans = (source.has_answers()).then(|| {
         let template = templates.source();
-        Spans::new(Some(&template), is_token, offers_tools, &source.span)
+        Spans::new(Some(&template), is_token, offers_tools, &source.spans)
     });
     let mut input = PreparedInput::new(source, model);
     input.provenance.text = Some(raw.text);

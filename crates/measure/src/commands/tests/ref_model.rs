@@ -94,7 +94,7 @@ fn every_input_gives_the_numbers_of_a_file() {
             path: folder.path(name),
         };
         Source {
-            text_path: vec![named("words", "text"), named("code", "code")],
+            texts: vec![named("words", "text"), named("code", "code")],
             n_ctx: Some(40),
             stride: Some(30),
             score: Some(ScoreFrom::New),

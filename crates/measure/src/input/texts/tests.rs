@@ -16,14 +16,14 @@ fn source(folder: &tempfile::TempDir) -> Source {
         NamedText { group, path }
     });
     Source {
-        text_path: texts.into(),
+        texts: texts.into(),
         n_ctx: Some(8),
         ..Source::default()
     }
 }
 
 fn prepared(source: &Source, max_rows: Option<u64>) -> PreparedInput {
-    let path = &source.text_path[0].path;
+    let path = &source.texts[0].path;
     let engine = FakeEngine::default();
     let model = engine.load(path, &ModelOptions::default()).unwrap();
     let raw = RawInput::read(source, &mut Vec::new()).unwrap();

@@ -1,16 +1,12 @@
-//! Parsers for the flags of what is read: paths of files, and the numbers by which answers are chosen.
+//! Parsers for paths.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use regex::Regex;
 
-use super::{GROUP_NAMES, NamedText, is_group_name};
-
-/// The start of a path that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
-/// `hf:USER/REPO/FILE`.
-pub const HUB: &str = "hf:";
+use crate::cli::names::HUB;
+use crate::input::{GROUP_NAMES, NamedText, is_group_name};
 
 /// Parses the path of a file that is written.
 pub fn file() -> impl TypedValueParser<Value = PathBuf> {
@@ -122,37 +118,6 @@ fn is_repository(path: &Path) -> bool {
     is_match(r"^[[:alnum:]][[:alnum:]._-]*/[[:alnum:]][[:alnum:]._:-]*$")
         && !is_match(r"\.[[:alpha:]]+$")
         && !owner.exists()
-}
-
-/// Parses a number that `is_right`; else says what was `expected`.
-pub fn number<N: FromStr>(
-    text: &str,
-    is_right: impl FnOnce(&N) -> bool,
-    expected: &'static str,
-) -> Result<N, &'static str> {
-    text.parse().ok().filter(is_right).ok_or(expected)
-}
-
-/// Parses a temperature.
-pub fn temperature(text: &str) -> Result<f32, &'static str> {
-    let is_right = |of: &f32| (0.0..f32::INFINITY).contains(of);
-    number(text, is_right, "expected a number from 0 on, such as 0.7")
-}
-
-/// Parses the probability that tokens have together.
-pub fn top_p(text: &str) -> Result<f32, &'static str> {
-    let expected = "expected a number above 0, and at most 1, such as 0.95";
-    number(text, |&of| of > 0.0 && of <= 1.0, expected)
-}
-
-/// Parses the share of the top token's probability.
-pub fn min_p(text: &str) -> Result<f32, &'static str> {
-    let is_right = |of: &f32| (0.0..=1.0).contains(of);
-    number(
-        text,
-        is_right,
-        "expected a number from 0 to 1, such as 0.05",
-    )
 }
 
 #[cfg(test)]
