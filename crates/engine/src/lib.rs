@@ -32,9 +32,8 @@ pub use llama_cpp::{
 };
 pub use model_files::{FileChange, ModelFiles};
 pub use model_options::{
-    CacheType, ContextOptions, FlashAttention, GpuLayers, MODEL_HEADING, ModelOptions, Room,
-    SecondModel, SplitMode, TensorOverride, TensorSplit, default_batch, default_calls, device_name,
-    server_address,
+    CacheType, ContextOptions, FlashAttention, GpuLayers, ModelOptions, Room, SecondModel,
+    SplitMode, TensorOverride, TensorSplit, default_batch, default_calls,
 };
 pub use quantizer::{Blueprint, file_kind, needs_imatrix};
 

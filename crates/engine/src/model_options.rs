@@ -4,114 +4,47 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::ValueEnum;
 use kl_formats::Calls;
 
-/// The heading of these options in the help.
-pub const MODEL_HEADING: &str = "Model and devices";
-
-/// Where a model lies and is computed: llama.cpp's flags, and what only code sets.
-#[derive(clap::Args, Debug, Clone, PartialEq, Default)]
-#[command(next_help_heading = MODEL_HEADING)]
+/// The options with which a model is loaded: where it lies and is computed.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelOptions {
-    /// Layers to offload (-ngl): N, all or auto
-    ///
-    /// With auto, as many as fit beside the contexts, with 1 GiB of each device left free. llama.cpp
-    /// splits a layer that does not fit whole.
-    #[arg(
-        long, value_name = "N", default_value_t = GpuLayers::default(),
-        aliases = ["ngl", "gpu-layers", "n_gpu_layers"]
-    )]
+    /// The layers to offload.
     pub n_gpu_layers: GpuLayers,
-
-    /// Servers (llama.cpp's ggml-rpc-server) whose devices compute too: RPC0, RPC1, ...
-    #[arg(long, value_name = "HOST:PORT,...", value_parser = server_address, value_delimiter = ',')]
+    /// The addresses (`HOST:PORT`) of servers, llama.cpp's ggml-rpc-server, whose devices compute too: `RPC0`,
+    /// `RPC1`, ...
     pub rpc: Vec<String>,
-
-    /// Devices to offload to (-dev), by name, comma-separated; none: the CPU
-    #[arg(
-        long = "device", value_name = "NAMES", value_parser = device_name, value_delimiter = ',',
-        alias = "dev"
-    )]
+    /// The names of the devices to offload to, or [`Self::NO_DEVICE`] alone; empty: llama.cpp's choice.
     pub devices: Vec<String>,
-
-    /// How to split a model across devices (-sm): none, layer, row or tensor
-    #[arg(long, value_name = "MODE", hide_possible_values = true, alias = "sm")]
+    /// The way to split the model across devices; `None`: by layers.
     pub split_mode: Option<SplitMode>,
-
-    /// Share of the model for each device (-ts), as in 3,1
-    ///
-    /// [default: in proportion to their free memory]
-    #[arg(
-        long,
-        value_name = "N0,N1,...",
-        allow_hyphen_values = true,
-        alias = "ts"
-    )]
+    /// The share of the model for each device; `None`: in proportion to their free memory.
     pub tensor_split: Option<TensorSplit>,
-
-    /// Device that holds what is not split (-mg), counted from 0
-    #[arg(long, value_name = "N", alias = "mg")]
+    /// The device that holds what is not split, counted from 0; `None`: the first.
     pub main_gpu: Option<i32>,
-
-    /// Tensors to keep on other devices (-ot), by regular expression; may repeat
-    ///
-    /// As in -ot 'blk\.[0-9]\.ffn=CPU'. The first pattern that matches anywhere in a tensor's name
-    /// counts.
-    #[arg(
-        long = "override-tensor",
-        value_name = "PATTERN=DEVICE,...",
-        value_delimiter = ',',
-        alias = "ot"
-    )]
+    /// Tensors to keep on other devices. The first pattern that matches a tensor's name counts.
     pub tensor_overrides: Vec<TensorOverride>,
-
-    /// Keep the experts of all layers on the CPU (-cmoe)
-    #[arg(long, alias = "cmoe")]
+    /// True if the experts of all layers stay on the CPU.
     pub cpu_moe: bool,
-
-    /// Keep the experts of the first N layers on the CPU (-ncmoe)
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        hide_default_value = true,
-        alias = "ncmoe"
-    )]
+    /// The number of first layers whose experts stay on the CPU.
     pub n_cpu_moe: u32,
-
-    /// Keep attention and the KV cache on the CPU (-nkvo)
-    #[arg(long, alias = "nkvo")]
+    /// True if attention and the KV cache stay on the CPU.
     pub no_kv_offload: bool,
-
-    /// Leave what lies in the CPU's memory to the CPU, large batches too
-    #[arg(long)]
+    /// True if the CPU computes what lies in its memory, large batches too.
     pub no_op_offload: bool,
-
-    /// Keep the model in memory: the system must not swap it out
-    #[arg(long = "mlock")]
+    /// True if the model stays in memory: the system must not swap it out.
     pub use_mlock: bool,
-
     /// True if quantized weights are dequantized to f16 before the model runs, and to f32 where f16 would
     /// lose more of them than it does of any others.
-    #[arg(skip)]
     pub is_dequantized: bool,
-
     /// The room that must stay besides the model's weights: only [`GpuLayers::Auto`] uses it.
-    #[arg(skip)]
     pub room: Option<Box<Room>>,
-
     /// True if the file is mapped; `None`: unless a device cannot use it so.
-    #[arg(skip)]
     pub use_mmap: Option<bool>,
-
     /// True if weights can be exchanged in place: they are not mapped, and stay in their plain order.
-    #[arg(skip)]
     pub is_exchangeable: bool,
-
     /// True if the vocabulary is read but no weights: they are only looked for, by the names and shapes that
     /// the architecture needs. Nothing can be decoded.
-    #[arg(skip)]
     pub is_without_weights: bool,
 }
 
@@ -180,24 +113,6 @@ impl ModelOptions {
 fn joined(values: &[impl ToString]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     values.join(",")
-}
-
-/// Parses the address of a server.
-pub fn server_address(text: &str) -> Result<String, &'static str> {
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-            Ok(text.to_owned())
-        }
-        _ => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
-    }
-}
-
-/// Parses the name of a device.
-pub fn device_name(text: &str) -> Result<String, &'static str> {
-    if text.is_empty() {
-        return Err("expected names of devices, as --list-devices shows them");
-    }
-    Ok(text.to_owned())
 }
 
 /// The number of layers that are offloaded, the last ones first; the output layer counts as one.
@@ -277,7 +192,7 @@ pub struct SecondModel {
 
 /// The modes in which layers are split between several devices, by llama.cpp's names and numbers
 /// (`llama_split_mode`).
-#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(strum::Display, Debug, Clone, Copy, PartialEq, Eq)]
 #[strum(serialize_all = "lowercase")]
 pub enum SplitMode {
     /// The whole model lies on one device.
@@ -419,27 +334,21 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
 }
 
 /// The use of the fused kernel for attention, by llama.cpp's number (`llama_flash_attn_type`).
-#[derive(
-    ValueEnum, strum::Display, strum::EnumString, Debug, Clone, Copy, PartialEq, Eq, Default,
-)]
+#[derive(strum::Display, strum::EnumString, Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[strum(serialize_all = "lowercase")]
 pub enum FlashAttention {
     /// Always.
-    #[value(aliases = ["1", "true", "enabled"])]
     On = 1,
     /// Never.
-    #[value(aliases = ["0", "false", "disabled"])]
     Off = 0,
     /// If the backend supports it.
     #[default]
-    #[value(alias = "-1")]
     Auto = -1,
 }
 
 /// A type of the K or V cache that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help, by ggml's
 /// number.
 #[derive(
-    ValueEnum,
     strum::Display,
     strum::EnumString,
     strum::VariantArray,
@@ -451,7 +360,6 @@ pub enum FlashAttention {
     Default,
 )]
 #[strum(serialize_all = "snake_case")]
-#[value(rename_all = "snake_case")]
 pub enum CacheType {
     #[default]
     F16 = 1,
@@ -582,7 +490,7 @@ mod tests {
 
     #[test]
     fn cache_types_are_named_as_in_llama_cpp() {
-        let all = CacheType::value_variants();
+        let all = CacheType::ALL;
         let names: Vec<String> = all.iter().map(CacheType::to_string).collect();
         assert_eq!(
             names.join(" "),

@@ -12,9 +12,10 @@ use super::results::ResultArgs;
 use super::run::RunArgs;
 use super::source::SourceArgs;
 use super::sweep::{SweptValues, swept_values};
-use super::values::{encoding, max_rows, relative_width, vocab, written_kind};
+use super::values::{device_name, max_rows, relative_width};
+use super::words::{encoding, vocab, written_kind};
 use crate::commands::settings::{ComparedVocabulary, RunSettings};
-use crate::engine::{GpuLayers, device_name};
+use crate::engine::GpuLayers;
 use crate::pipeline::Part;
 
 /// Every flag of the classic calls.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::paths::input;
 use super::results::ResultArgs;
-use super::values::{compare_vocab, max_rows};
+use super::values::max_rows;
+use super::words::compare_vocab;
 use crate::commands::settings::ComparedVocabulary;
 
 /// Compare logits that are already stored, without a model

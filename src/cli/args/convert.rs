@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use kl_formats::{Encoding, Kind};
 
 use super::paths::{file, input};
-use super::values::{bos, row_encoding, written_kind};
+use super::values::{bos, row_encoding};
+use super::words::written_kind;
 use crate::commands::settings::Bos;
 
 /// Convert a reference to another format, without the model

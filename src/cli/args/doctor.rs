@@ -1,6 +1,6 @@
 //! The flags of `kl doctor`.
 
-use crate::engine::server_address;
+use super::values::server_address;
 
 /// Show how kl was built and what it runs on, for reports of problems
 ///

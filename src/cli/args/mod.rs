@@ -10,6 +10,7 @@ mod doctor;
 mod headings;
 mod info;
 mod merge;
+mod model;
 mod paths;
 mod recipe;
 mod report;
@@ -19,6 +20,7 @@ mod sensitivity;
 mod source;
 mod sweep;
 mod values;
+mod words;
 
 use std::ffi::OsString;
 

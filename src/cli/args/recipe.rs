@@ -8,7 +8,8 @@ use kl_formats::{GgmlType, MAX_N_CTX};
 use super::headings::{CHECK, GENERAL, GOAL, RESULTS, WRITE};
 use super::paths::{file, input, text};
 use super::run::RunArgs;
-use super::values::{above_0, cluster, max_rows, size};
+use super::values::{above_0, max_rows, size};
+use super::words::cluster;
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
 use crate::commands::settings::RunSettings;
@@ -64,7 +65,7 @@ pub struct RecipeArgs {
     pub output: Option<PathBuf>,
 
     /// Confidence level of every interval
-    #[arg(long, value_name = "P", default_value = "0.95", help_heading = RESULTS)]
+    #[arg(long, value_name = "P", default_value_t, help_heading = RESULTS)]
     pub confidence: Confidence,
 
     /// Write the recipe as JSON; '-' writes it to stdout

@@ -6,7 +6,8 @@ use clap::value_parser;
 
 use super::headings::RESULTS;
 use super::paths::{file, input};
-use super::values::{cluster, near};
+use super::values::near;
+use super::words::cluster;
 use crate::cli::remade::ReportForm;
 use crate::cli::request::Request;
 use crate::cli::results::{Outputs, made_again};
@@ -51,7 +52,7 @@ pub struct ReportArgs {
     pub breakdown: bool,
 
     /// Confidence level of every interval
-    #[arg(long, value_name = "P", default_value = "0.95")]
+    #[arg(long, value_name = "P", default_value_t)]
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals

@@ -6,7 +6,8 @@ use clap::value_parser;
 
 use super::headings::RESULTS;
 use super::paths::file;
-use super::values::{cluster, label, stats};
+use super::values::label;
+use super::words::{cluster, stats};
 use crate::cli::terminal::Detail;
 use crate::commands::settings::{ResultSettings, Stats};
 use crate::report::Condition;
@@ -17,7 +18,7 @@ use crate::stats::{ClusterRule, Confidence};
 #[command(next_help_heading = RESULTS)]
 pub struct ResultArgs {
     /// Confidence level of every interval
-    #[arg(long, value_name = "P", default_value = "0.95")]
+    #[arg(long, value_name = "P", default_value_t)]
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals

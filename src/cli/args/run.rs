@@ -3,15 +3,17 @@
 use clap::value_parser;
 
 use super::headings::DECODING;
+use super::model::ModelArgs;
+use super::words::{cache_type, flash_attention};
 use crate::commands::settings::{MAX_THREADS, RunSettings, default_threads};
-use crate::engine::{CacheType, FlashAttention, ModelOptions};
+use crate::engine::{CacheType, FlashAttention};
 
 /// The flags for running a model, to write a reference or to be evaluated.
 // The heading of the flattened flags would go on.
 #[derive(clap::Args, Debug, Clone)]
 pub struct RunArgs {
     #[command(flatten)]
-    pub model: ModelOptions,
+    pub model: ModelArgs,
 
     /// Logical batch: tokens in a decode call, and rows of logits in memory
     ///
@@ -55,6 +57,7 @@ pub struct RunArgs {
         help_heading = DECODING,
         long,
         value_name = "on|off|auto",
+        value_parser = flash_attention(),
         hide_possible_values = true,
         alias = "fa"
     )]
@@ -65,6 +68,7 @@ pub struct RunArgs {
         help_heading = DECODING,
         long = "cache-type-k",
         value_name = "TYPE",
+        value_parser = cache_type(),
         hide_possible_values = true,
         default_value_t,
         alias = "ctk"
@@ -76,6 +80,7 @@ pub struct RunArgs {
         help_heading = DECODING,
         long = "cache-type-v",
         value_name = "TYPE",
+        value_parser = cache_type(),
         hide_possible_values = true,
         default_value_t,
         alias = "ctv"
@@ -95,7 +100,7 @@ pub struct RunArgs {
 impl From<RunArgs> for RunSettings {
     fn from(args: RunArgs) -> Self {
         Self {
-            model: args.model,
+            model: args.model.into(),
             n_batch: args.n_batch,
             n_ubatch: args.n_ubatch,
             n_parallel: args.n_parallel,

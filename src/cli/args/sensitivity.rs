@@ -126,7 +126,7 @@ pub struct SensitivityArgs {
     pub html: Option<PathBuf>,
 
     /// Confidence level of every interval
-    #[arg(long, value_name = "P", help_heading = RESULTS, default_value = "0.95")]
+    #[arg(long, value_name = "P", help_heading = RESULTS, default_value_t)]
     pub confidence: Confidence,
 
     #[command(flatten)]

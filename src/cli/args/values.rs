@@ -1,129 +1,30 @@
-//! Parsers for values of flags that clap cannot parse by itself.
+//! Parsers for numbers, sizes, names and patterns.
 
 use std::path::is_separator;
 use std::str::FromStr;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use kl_formats::{Encoding, Kind};
+use kl_formats::Encoding;
 use regex::Regex;
 
-use crate::commands::settings::{Bos, ComparedVocabulary, Stats};
-use crate::stats::{ClusterRule, share};
+use crate::commands::settings::Bos;
+use crate::stats::share;
 
-/// Parses one of these values by its name.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    values: impl IntoIterator<Item = (PossibleValue, T)>,
-) -> impl TypedValueParser<Value = T> {
-    let values = Vec::from_iter(values);
-    let names = values.iter().map(|(name, _)| name.clone());
-    PossibleValuesParser::new(names).try_map(move |given| {
-        let mut values = values.iter();
-        let value = values.find(|(name, _)| name.matches(&given, false));
-        value.map(|(_, value)| *value).ok_or("is not one of them")
-    })
+/// Parses the address of a server.
+pub fn server_address(text: &str) -> Result<String, &'static str> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
+    }
 }
 
-/// Values with their names and what the help says of them.
-fn explained<T, const N: usize>(
-    values: [(&'static str, &'static str, T); N],
-) -> impl Iterator<Item = (PossibleValue, T)> {
-    let values = values.into_iter();
-    values.map(|(name, help, value)| (PossibleValue::new(name).help(help), value))
-}
-
-/// Parses the way in which kl's own kind of file stores rows.
-pub fn encoding() -> impl TypedValueParser<Value = Encoding> {
-    one_of(explained([
-        ("u16", "16 bits for each logit", Encoding::U16),
-        ("f32", "32 bits for each logit: exact", Encoding::F32),
-        (
-            "hidden",
-            "The model's hidden states and its output head: exact",
-            Encoding::Hidden,
-        ),
-    ]))
-}
-
-/// Parses the name of a format that references can be written in.
-pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
-    one_of(explained([
-        (
-            "kl",
-            "kl's own format: gzip with an index and checksums",
-            Kind::Kl,
-        ),
-        ("kl.py", "kl.py's format", Kind::KlPy),
-        (
-            "llama.cpp",
-            "llama.cpp's base file, which llama-perplexity uses",
-            Kind::LlamaCpp,
-        ),
-    ]))
-}
-
-/// Parses the rule by which tokens are put into clusters.
-pub fn cluster() -> impl TypedValueParser<Value = ClusterRule> {
-    one_of(explained([
-        ("window", "Each window, or prompt", ClusterRule::Window),
-        (
-            "block",
-            "Each block of contiguous windows",
-            ClusterRule::Block,
-        ),
-        (
-            "auto",
-            "Blocks if neighbouring windows resemble each other and make at least 10; parts of fewer \
-             than 6 long windows, unless those of one window resemble each other; else windows",
-            ClusterRule::Auto,
-        ),
-    ]))
-}
-
-/// Parses a kind of statistics.
-pub fn stats() -> impl TypedValueParser<Value = Stats> {
-    let own = (PossibleValue::new("kl").hide(true), Stats::Kl);
-    let more = explained([
-        (
-            "llama-perplexity",
-            "What llama-perplexity --kl-divergence prints",
-            Stats::LlamaPerplexity,
-        ),
-        (
-            "logits",
-            "Distances between logits, Jensen-Shannon divergence, and KLD smoothed as in MAX",
-            Stats::Logits,
-        ),
-    ]);
-    one_of([own].into_iter().chain(more))
-}
-
-/// The vocabularies that can be compared without a model.
-const STORED_VOCABULARIES: [(&str, &str, ComparedVocabulary); 2] = [
-    (
-        "same",
-        "All entries; the sizes must not differ",
-        ComparedVocabulary::Same,
-    ),
-    (
-        "common",
-        "The first entries, as many as both have",
-        ComparedVocabulary::Common,
-    ),
-];
-
-/// Parses the `--vocab` of an evaluation.
-pub fn vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
-    let of_model = [(
-        "tokenizer",
-        "All but the padding at the end of the evaluated model's vocabulary",
-        ComparedVocabulary::Tokenizer,
-    )];
-    one_of(explained(STORED_VOCABULARIES).chain(explained(of_model)))
-}
-
-/// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
-pub fn compare_vocab() -> impl TypedValueParser<Value = ComparedVocabulary> {
-    one_of(explained(STORED_VOCABULARIES))
+/// Parses the name of a device.
+pub fn device_name(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() {
+        return Err("expected names of devices, as --list-devices shows them");
+    }
+    Ok(text.to_owned())
 }
 
 /// Parses the first token of each window.

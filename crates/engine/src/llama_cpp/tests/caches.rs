@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use clap::ValueEnum as _;
-
 use super::super::cache_sizes::cache_bytes as cache_bytes_of_model;
 use super::*;
 use crate::CacheType;
@@ -15,7 +13,7 @@ const Q4_0: u64 = 18;
 
 fn cache_bytes(name: &str, (k, v): (&str, &str), n_ctx: u32, n_seq: u32) -> u64 {
     let model = load(&fixture(name));
-    let of = |name| CacheType::from_str(name, false).unwrap();
+    let of = |name: &str| name.parse().unwrap();
     let options = ContextOptions {
         n_ctx,
         calls: Calls::new(64, 64),
