@@ -109,6 +109,7 @@ pub struct RecipeSettings {
 /// The goal of a recipe: a number, or another model's size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecipeGoal {
+    /// A size, or a KLD.
     Number(Goal),
     /// A GGUF whose size the file must not exceed. With a text, it is measured on the same tokens as the recipe.
     Like(PathBuf),

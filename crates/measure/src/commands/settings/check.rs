@@ -16,6 +16,7 @@ pub struct CheckSettings {
     pub n_ctx: Option<u32>,
     /// Most tokens of a setting; a quarter of them where batches are small or one thread computes.
     pub max_tokens: u32,
+    /// The way to run it, which is checked last: first come other settings, one after another.
     pub run: RunSettings,
 }
 

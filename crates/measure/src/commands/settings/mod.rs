@@ -111,9 +111,11 @@ pub struct CompareSettings {
     pub others: Vec<PathBuf>,
     /// The most scored rows; `None`: all.
     pub max_rows: Option<u64>,
+    /// The entries to compare if the sizes of the vocabularies differ.
     pub vocabulary: ComparedVocabulary,
     /// Threads that compute rows of hidden states.
     pub threads: u32,
+    /// The uses of the numbers.
     pub results: ResultSettings,
 }
 
@@ -130,6 +132,7 @@ pub struct ReportSettings {
     pub allow_excluded: bool,
     /// The confidence level of the intervals.
     pub confidence: Confidence,
+    /// The rule by which tokens are put into clusters.
     pub cluster: ClusterRule,
     /// The ratio of KLDs, at least 1, up to which a model counts as good as the best.
     pub near: f64,
@@ -168,6 +171,7 @@ pub struct ConvertSettings {
     /// The BOS that the model of a base file put in place of each window's first token, which llama.cpp's base files
     /// do not record; `None` if it is not known.
     pub bos: Option<Bos>,
+    /// The treatment of an existing output, which cannot be resumed.
     pub existing: Existing,
     /// Threads that compute rows of hidden states.
     pub threads: u32,
@@ -199,6 +203,7 @@ pub struct MergeSettings {
 pub struct ResultSettings {
     /// The confidence level of the intervals.
     pub confidence: Confidence,
+    /// The rule by which tokens are put into clusters.
     pub clusters: ClusterRule,
     /// The statistics to report in addition to kl's own.
     pub stats: Vec<Stats>,
@@ -306,6 +311,7 @@ pub enum ComparedVocabulary {
 /// The way to run a model, to write a reference or to be evaluated.
 #[derive(Debug, Clone)]
 pub struct RunSettings {
+    /// The options with which the model is loaded.
     pub model: ModelOptions,
     /// Logical batch: tokens in a decode call, and rows of logits in memory. `None`: as the reference was written,
     /// else equal calls of up to 512 tokens and 64 MiB of logits, and where a device computes 2048 tokens, as far as
@@ -358,8 +364,8 @@ impl RunSettings {
 /// llama.cpp crashes with more threads than this (`GGML_MAX_N_THREADS`).
 pub const MAX_THREADS: u32 = 512;
 
-/// Threads that compute by default: one for each physical core that
-/// this process may use, since more would wait for each other.
+/// Threads that compute by default: one for each physical core that this process may use, since more would wait for
+/// each other.
 pub fn default_threads() -> u32 {
     let n = num_cpus::get_physical().min(num_cpus::get());
     (n as u32).min(MAX_THREADS)
