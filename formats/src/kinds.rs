@@ -26,10 +26,9 @@ pub const SIDECAR: &str = "kl_sidecar_v1\n";
 pub const MAP: &str = "{\"kl_map\":";
 
 /// A kind of reference. Headers and JSON state it by its name.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `kl`'s own file: [`crate::native`].
-    #[default]
     #[serde(rename = "kl")]
     Kl,
     /// kl.py's file: [`crate::klpy`].

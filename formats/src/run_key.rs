@@ -258,11 +258,14 @@ impl std::fmt::Display for Difference {
 }
 
 impl RunKey {
-    /// The key of the whole that this run is a part of: without what each part counts or records for
-    /// itself.
+    /// The key of the whole that this run is a part of: with the whole's counts, and without what each part
+    /// records for itself.
     #[must_use]
     pub fn of_whole(mut self) -> Self {
-        self.part = None;
+        if let Some(part) = self.part.take() {
+            self.windows.n_windows = part.n_windows;
+            self.windows.n_rows = part.n_rows.map(RowCount::Exactly);
+        }
         let is_generated = self.text.generated.is_some();
         for prompt in self.text.prompts.iter_mut().flatten() {
             prompt.spans.clear();

@@ -116,7 +116,7 @@ fn stated_digest(path: &Path) -> Option<String> {
 }
 
 /// The hash function whose result `digest` is, for a file of `size` bytes, before the first of them; `None` if
-/// `digest` is no hash.
+/// `digest` is not a hash.
 pub fn hash_by_digest(digest: &str, size: u64) -> Option<Box<dyn DynDigest>> {
     if is_hash(digest, SHA_256_DIGITS) {
         return Some(Box::new(Sha256::new()));

@@ -71,12 +71,12 @@ fn weights(set_up: &BackendIdentity) -> &str {
 }
 
 /// The devices, with commas between them.
-pub fn devices(set_up: &BackendIdentity) -> Option<String> {
+fn devices(set_up: &BackendIdentity) -> Option<String> {
     Some(set_up.devices.as_ref()?.join(", "))
 }
 
 /// The number of offloaded layers.
-pub fn gpu_layers(set_up: &BackendIdentity) -> Option<String> {
+fn gpu_layers(set_up: &BackendIdentity) -> Option<String> {
     set_up.n_gpu_layers.map(|n| n.to_string())
 }
 

@@ -1,13 +1,11 @@
 //! The differences between two set-ups: what one is of, and how it moves rows.
 
-use std::fmt;
-
 use super::{Aspect, Difference, Effect};
 use crate::calls::Calls;
 use crate::provenance::BackendIdentity;
 
 /// A setting of a set-up, on which rows depend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// The version of llama.cpp.
     LlamaCpp,
@@ -134,12 +132,6 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl BackendIdentity {
     /// The settings in which this set-up differs from the one `there`. Those that act alike in windows of at most
     /// `n_ctx` tokens are only recorded. What either does not record is not compared.
@@ -162,6 +154,14 @@ impl BackendIdentity {
             })
         });
         differ.chain(batch.clone()).collect()
+    }
+
+    /// The calls of this set-up and of the one `there`, in windows of at most `n_ctx` tokens; `None` if either does
+    /// not record them. Where the other does not record its physical batch, it counts as this one's.
+    pub fn calls_beside(&self, there: &Self, n_ctx: u32) -> Option<(Calls, Calls)> {
+        let (here_calls, mut there_calls) = (self.calls()?, there.calls()?);
+        there_calls.n_ubatch = there.n_ubatch.unwrap_or(here_calls.n_ubatch);
+        Some((here_calls.within(n_ctx), there_calls.within(n_ctx)))
     }
 }
 
@@ -202,10 +202,7 @@ fn batch_difference(
     there: &BackendIdentity,
     n_ctx: u32,
 ) -> Option<Difference> {
-    let (here_calls, mut there_calls) = (here.calls()?, there.calls()?);
-    // If the other does not record its physical batch, it counts as this one's.
-    there_calls.n_ubatch = there.n_ubatch.unwrap_or(here_calls.n_ubatch);
-    let (here, there) = (here_calls.within(n_ctx), there_calls.within(n_ctx));
+    let (here, there) = here.calls_beside(there, n_ctx)?;
     // Equal calls split shorter windows differently too.
     let are_alike = here.is_equal == there.is_equal;
     let n_tokens = n_ctx.into();

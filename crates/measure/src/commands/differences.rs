@@ -40,7 +40,7 @@ fn warning(difference: &Difference, flags: &str) -> Warning {
     Warning::new("set_up_differs", message)
 }
 
-/// The settings that differ and are no choice of what is measured, each with the flags that make them equal.
+/// The settings that differ, other than by choice of what is measured, each with the flags that make them equal.
 fn differences(
     here: &BackendIdentity,
     reference: &BackendIdentity,
@@ -99,15 +99,11 @@ fn flags(
 
 /// The flags that split windows as the reference's. One of equal calls is evaluated in these, unless a batch is set.
 fn batch_flags(here: &BackendIdentity, reference: &BackendIdentity, n_ctx: u32) -> String {
-    let (Some(here), Some(mut there)) = (here.calls(), reference.calls()) else {
+    let calls = here.calls_beside(reference, n_ctx);
+    let Some((here, there)) = calls.filter(|(_, there)| !there.is_equal) else {
         return String::new();
     };
-    there.n_ubatch = reference.n_ubatch.unwrap_or(here.n_ubatch);
-    let (here, there) = (here.within(n_ctx), there.within(n_ctx));
     let mut flags = Vec::new();
-    if there.is_equal {
-        return String::new();
-    }
     if here.is_equal || here.n_batch != there.n_batch {
         flags.push(format!("--n-batch {}", there.n_batch));
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    Aspect, Difference, Effect, Found, Kind, NativeReader, Provenance, RunKey, SensitivityMap,
+    Aspect, Difference, Effect, Found, Kind, NativeReader, RunKey, SensitivityMap, Shard,
     SidecarHeader, SidecarReader, TokenRecord, TokenTexts, sniff,
 };
 use kl_report::Warning;
@@ -62,9 +62,8 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
         match PartFile::of_sidecar(path) {
             Err(error) => unusable.push(NotCompared::new(path, one_line(&error))),
             Ok(part) => {
-                let is_its = |first: &PartFile| {
-                    part.provenance.shard.is_some() && part.other_whole(first).is_none()
-                };
+                let is_its =
+                    |first: &PartFile| part.shard.is_some() && part.other_whole(first).is_none();
                 match groups.iter_mut().find(|of| of.first().is_some_and(is_its)) {
                     Some(group) => group.push(part),
                     None => groups.push(vec![part]),
@@ -80,7 +79,7 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
                 let shown = whole.path.display();
                 Err(anyhow!("is a part of {shown}, which holds all of it"))
             }
-            (None, [file]) if file.provenance.shard.is_none() => StoredEvaluation::of_files(group),
+            (None, [file]) if file.shard.is_none() => StoredEvaluation::of_files(group),
             _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_files(&parts)),
         };
         match evaluation {
@@ -110,7 +109,7 @@ impl StoredEvaluation {
             bail!("no sidecars were given");
         };
         let n_held: u64 = files.iter().map(|part| part.n_rows).sum();
-        let shard = first.provenance.shard;
+        let shard = first.shard;
         let n_records = shard.map_or(n_held, |shard| shard.n_rows);
         if n_held != n_records {
             bail!(
@@ -120,14 +119,9 @@ impl StoredEvaluation {
                 count(n_records)
             );
         }
-        let sidecars: Vec<Sidecar> = files.iter().map(PartFile::sidecar).collect();
-        let header = match sidecars.first() {
-            Some(sidecar) => sidecar.reader()?.header.of_whole(),
-            None => bail!("no sidecars were given"),
-        };
         Ok(Self {
-            header,
-            sidecars,
+            header: first.sidecar().reader()?.header.of_whole(),
+            sidecars: files.iter().map(PartFile::sidecar).collect(),
             n_records,
         })
     }
@@ -172,7 +166,8 @@ impl StoredEvaluation {
 #[derive(Clone, Debug)]
 pub struct PartFile {
     pub path: PathBuf,
-    provenance: Provenance,
+    /// The part that it holds; `None`: the whole.
+    shard: Option<Shard>,
     /// Rows in the file: records of a sidecar, cells of a map.
     pub n_rows: u64,
     /// The run that made the whole.
@@ -197,12 +192,7 @@ impl PartFile {
                     bail!("{shown}: is not finished: finish that run with --resume, then merge");
                 }
                 let (header, n_cells) = (&map.header, map.cells.len() as u64);
-                Ok(Self::new(
-                    path,
-                    header,
-                    RunKey::from(&header.of_whole()),
-                    n_cells,
-                ))
+                Ok(Self::new(path, header.shard, RunKey::from(header), n_cells))
             }
             _ => {
                 let kind = sniff(path)?;
@@ -210,12 +200,8 @@ impl PartFile {
                     bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
                 }
                 let header = NativeReader::open(path)?.header;
-                Ok(Self::new(
-                    path,
-                    &header,
-                    RunKey::from(&header.of_whole()),
-                    header.n_rows,
-                ))
+                let (shard, n_rows) = (header.shard, header.n_rows);
+                Ok(Self::new(path, shard, RunKey::from(&header), n_rows))
             }
         }
     }
@@ -233,19 +219,18 @@ impl PartFile {
                 count(n)
             );
         }
-        let whole = RunKey::from(&header.of_whole());
-        let part = Self::new(path, header, whole, n_records);
+        let part = Self::new(path, header.shard, RunKey::from(header), n_records);
         Ok(Self {
             sidecar: Some(Arc::clone(&reader)),
             ..part
         })
     }
 
-    fn new(path: &Path, of: &Provenance, whole: RunKey, n_rows: u64) -> Self {
+    fn new(path: &Path, shard: Option<Shard>, run: RunKey, n_rows: u64) -> Self {
         Self {
             path: path.to_owned(),
-            provenance: of.clone(),
-            whole: whole.of_whole(),
+            shard,
+            whole: run.of_whole(),
             n_rows,
             sidecar: None,
         }
@@ -262,14 +247,13 @@ impl PartFile {
 
     /// True if this file holds the whole that `part` is a part of.
     fn is_whole_of(&self, part: &Self) -> bool {
-        let is_part = |file: &Self| file.provenance.shard.is_some();
+        let is_part = |file: &Self| file.shard.is_some();
         is_part(part) && !is_part(self) && part.other_run(self).is_none()
     }
 
     /// The difference by which this file is a part of another whole than `other`; `None` if it is not.
     fn other_whole(&self, other: &Self) -> Option<String> {
-        let [here, there] =
-            [self, other].map(|of| of.provenance.shard.map_or(0, |shard| shard.count));
+        let [here, there] = [self, other].map(|of| of.shard.map_or(0, |shard| shard.count));
         let in_count = || (here != there).then(|| format!("parts: {there} there, {here} here"));
         self.other_run(other).or_else(in_count)
     }
@@ -284,7 +268,7 @@ impl PartFile {
     }
 
     fn index(&self) -> u32 {
-        self.provenance.shard.map_or(0, |shard| shard.index)
+        self.shard.map_or(0, |shard| shard.index)
     }
 }
 
@@ -294,14 +278,14 @@ impl PartFile {
 /// If a file is not a part, or if a part belongs to another whole than the first, is missing or occurs
 /// twice. The message names the parts and their files.
 pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
-    if let Some(whole) = parts.iter().find(|part| part.provenance.shard.is_none()) {
+    if let Some(whole) = parts.iter().find(|part| part.shard.is_none()) {
         let shown = whole.path.display();
         bail!("{shown}: is whole, not a part: leave it out");
     }
     let Some((first, others)) = parts.split_first() else {
         bail!("no parts were given");
     };
-    let count = first.provenance.shard.map_or(0, |shard| shard.count);
+    let count = first.shard.map_or(0, |shard| shard.count);
     for other in others {
         if let Some(difference) = other.other_whole(first) {
             bail!(

@@ -241,7 +241,7 @@ impl ComparedReference {
     fn info(&self) -> ReferenceInfo {
         ReferenceInfo {
             path: self.shown_name().to_owned(),
-            kind: self.kind.unwrap_or_default(),
+            kind: self.kind,
             n_ctx: self.n_ctx,
             n_vocab: self.n_vocab,
             model: self.model.clone(),

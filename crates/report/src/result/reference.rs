@@ -18,7 +18,7 @@ pub struct ReferenceInfo {
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran beside the
     /// evaluated ones.
     #[cfg_attr(any(test, feature = "testing"), schemars(with = "String"))]
-    pub kind: Kind,
+    pub kind: Option<Kind>,
     /// Tokens in a window.
     pub n_ctx: u32,
     /// Entries in a row.
@@ -90,7 +90,7 @@ impl ReferenceInfo {
     pub fn new(about: &About) -> Self {
         Self {
             path: about.path.display().to_string(),
-            kind: about.kind,
+            kind: Some(about.kind),
             n_ctx: about.n_ctx,
             n_vocab: about.n_vocab,
             encoding: about.encoding.to_string(),

@@ -248,7 +248,7 @@ pub fn reference() -> ReferenceInfo {
     });
     ReferenceInfo {
         path: "ref.gz".to_owned(),
-        kind: Kind::Kl,
+        kind: Some(Kind::Kl),
         n_ctx: 80,
         n_vocab: 512,
         encoding: "u16".to_owned(),
@@ -320,7 +320,7 @@ pub fn reference_of_prompts() -> ReferenceInfo {
 pub fn foreign_reference(path: &str, kind: Kind) -> ReferenceInfo {
     ReferenceInfo {
         path: path.to_owned(),
-        kind,
+        kind: Some(kind),
         n_ctx: 120,
         n_vocab: 512,
         encoding: "u16".to_owned(),

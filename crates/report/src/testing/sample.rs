@@ -221,7 +221,7 @@ fn reference() -> ComparedReference {
     let of = made_up::reference();
     ComparedReference {
         file_name: Some(of.path),
-        kind: Some(of.kind),
+        kind: of.kind,
         model: of.model,
         text: of.text,
         fingerprint: Some("0123abcd".to_owned()),

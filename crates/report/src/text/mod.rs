@@ -53,7 +53,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     }
     if let Some(reverse_kld) = &summary.reverse_kld
         && view.full
-        && reference.kind == Kind::KlPy
+        && reference.kind == Some(Kind::KlPy)
     {
         sections::kl_py(&mut out, reverse_kld);
     }

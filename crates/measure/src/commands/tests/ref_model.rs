@@ -63,7 +63,7 @@ impl Folder {
         change(&mut settings);
         let computed = evaluate(&settings, &engine, &()).unwrap();
         assert!(computed.complete && computed.failed.is_empty());
-        assert_eq!(computed.reference.kind, Kind::Model);
+        assert_eq!(computed.reference.kind, Some(Kind::Model));
         // Thousands of numbers say nothing in a failure.
         assert!(numbers(&computed) == numbers(&read), "not the same numbers");
         computed
