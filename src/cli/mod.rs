@@ -27,7 +27,6 @@ mod generate;
 mod limits;
 mod names;
 mod progress;
-mod remade;
 mod request;
 mod results;
 mod rules;
@@ -37,24 +36,19 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_system::threads;
 
-use crate::commands::settings::{ResultSettings, default_threads};
-use crate::commands::{self, Event, NewFile, Observer, Shelf, Written, one_line};
-use crate::engine::{Engine, LlamaCpp, follow_log, on_abort};
+use crate::commands::settings::default_threads;
+use crate::commands::{self, NewFile, Shelf, one_line};
+use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::input::chat_template;
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count_of, duration, per_second, percent, printable, short_kld};
-use crate::report::{ModelReport, Report, json_text, notable_core_wait};
-use args::InfoArgs;
-use request::Request;
-use results::{Form, Results};
-use terminal::{Detail, Terminal};
+use crate::report::number::{bytes, count_of, duration, printable};
+use request::{Request, Session};
+use results::Results;
 
 /// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
@@ -104,7 +98,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// A call whose flags go together.
 struct Invocation {
-    request: Request,
+    request: Box<dyn Request>,
     quiet: bool,
     verbose: bool,
     quants: Vec<String>,
@@ -153,141 +147,19 @@ fn print(text: &str) -> Result<ExitCode> {
 }
 
 fn run(call: Invocation, shelf: Shelf) -> Result<ExitCode> {
-    let (mut request, quiet, verbose) = (call.request, call.quiet, call.verbose);
-    follow_log(verbose);
+    let (mut request, quiet) = (call.request, call.quiet);
+    follow_log(call.verbose);
     on_abort(stop::abort);
     stop::listen();
     let engine = LlamaCpp::default();
-    if verbose {
+    if call.verbose {
         say_lines(&commands::doctor(&[], default_threads(), &engine).text);
     }
-    let terminal = Terminal::new(quiet, false, Detail::default().view(), Results::default());
-    load_names(&mut request, shelf, &terminal)?;
-    match &request {
-        Request::Write(settings) => {
-            show_written(&commands::write(settings, &engine, &terminal)?, quiet);
-        }
-        Request::Evaluate {
-            settings,
-            json,
-            detail,
-        } => {
-            let (results, n) = (&settings.results, settings.subjects().len());
-            let evaluate =
-                |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
-            return show_evaluation(results, json, *detail, n, quiet, evaluate);
-        }
-        Request::Compare {
-            settings,
-            json,
-            detail,
-        } => {
-            let (results, n) = (&settings.results, settings.others.len());
-            let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
-            return show_evaluation(results, json, *detail, n, quiet, compare);
-        }
-        Request::Report {
-            settings,
-            outputs,
-            form,
-            detail,
-        } => return remade::show_report(settings, outputs, *form, *detail, &terminal, quiet),
-        Request::Sensitivity(settings, outputs) => {
-            remade::show_sensitivity(settings, outputs, &engine, &terminal, quiet)?;
-        }
-        Request::Recipe {
-            settings,
-            outputs,
-            report,
-        } => {
-            let report = report.as_deref();
-            remade::show_recipe(settings, outputs, report, &engine, &terminal, quiet)?;
-        }
-        Request::Info(args) => show_info(args, &engine, quiet)?,
-        Request::Convert(settings) => {
-            let new = commands::convert(settings, &engine, &terminal)?;
-            say_new(&new, "", "", quiet);
-        }
-        Request::Merge(settings) => {
-            let parts = count_of(settings.parts.len() as u64, "part");
-            let merged = commands::merge(settings, &terminal)?;
-            say_new(&merged, &format!(" of {parts}"), "", quiet);
-        }
-        Request::Check(settings, outputs) => {
-            return remade::show_check(settings, outputs, &engine, &terminal, quiet);
-        }
-        Request::Doctor(args) => {
-            let doctor = commands::doctor(&args.rpc, default_threads(), &engine);
-            print(&doctor.text)?;
-            if doctor.n_problems > 0 {
-                let n = count_of(doctor.n_problems as u64, "problem");
-                bail!("{n} found: see each line that starts with PROBLEM");
-            }
-        }
-        Request::ListDevices(servers) => return print(&commands::list_devices(servers, &engine)?),
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Loads what a call names on a hub, but for models that are evaluated: each is loaded before its turn. What
-/// a model is to run over is looked for before that, since loading can take hours.
-fn load_names(request: &mut Request, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
+    let session = Session { engine, quiet };
+    // Loading can take hours, so what a model is to run over is looked for before that.
     shelf.look_for(&request.inputs())?;
-    let Request::Evaluate { settings, .. } = request else {
-        return shelf.load_all_but(&[], observer);
-    };
-    shelf.load_all_but(&settings.models, observer)?;
-    settings.shelf = shelf;
-    Ok(())
-}
-
-/// Runs an evaluation of `n` models or files, and shows its results.
-fn show_evaluation(
-    settings: &ResultSettings,
-    json: &Option<PathBuf>,
-    detail: Detail,
-    n: usize,
-    quiet: bool,
-    evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
-) -> Result<ExitCode> {
-    let brief = detail.is_brief(n, settings);
-    let results = Results::new([(json, Form::Json(""))], settings.existing)?;
-    let terminal = Terminal::new(quiet, brief, detail.view(), results);
-    let report = evaluate(&terminal)?;
-    terminal.into_results().finish(|| report.json(), quiet)?;
-    if !report.unwritten.is_empty() {
-        bail!("some results could not be written");
-    }
-    if brief && !quiet {
-        show_outcome(&report);
-    }
-    if stop::asked() {
-        bail!("interrupted");
-    }
-    match report.failed.as_slice() {
-        [] if report.models.iter().any(fails) => Ok(ExitCode::from(EXIT_CONDITION)),
-        [] => Ok(ExitCode::SUCCESS),
-        [only] if n == 1 => bail!("{}", only.error),
-        failed => bail!("{} of {n} could not be evaluated", failed.len()),
-    }
-}
-
-/// True if a condition of `--fail-if` holds for a model.
-fn fails(model: &ModelReport) -> bool {
-    model.conditions.iter().any(|one| one.failed)
-}
-
-/// Prints how many of several models fail a condition; each that fails has its own line.
-fn show_outcome(report: &Report) {
-    let models = report.models.iter();
-    let judged = models.filter(|model| !model.conditions.is_empty());
-    let n_failed = judged.clone().filter(|model| fails(model)).count();
-    let n = judged.count() as u64;
-    if n_failed > 0 {
-        say!("kl: --fail-if: {n_failed} of {} fail", count_of(n, "model"));
-    } else if n > 0 {
-        say!("kl: --fail-if: none of {} fails", count_of(n, "model"));
-    }
+    request.load(shelf, &session.terminal())?;
+    request.run(&session)
 }
 
 /// Prints a text that `kl` has laid out in lines, whose own parts are printable.
@@ -317,87 +189,4 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
         );
         say_lines(&laid_out("", 2, " ", printable(&text).split(' ')));
     }
-}
-
-fn show_written(written: &Written, quiet: bool) {
-    let (timing, wall_s) = (&written.timing, written.file.wall_s);
-    let took = |what: &str, time: Duration| format!("{what} {}", duration(time.as_secs_f64()));
-    let mut parts = Vec::new();
-    let input = timing.input.unwrap_or_default();
-    parts.push(took("tokenize", input.tokenize));
-    if let Some(time) = input.generate.filter(|_| written.n_generated > 0) {
-        let rate = written.n_generated as f64 / time.as_secs_f64();
-        let pace = format!("{} tokens/s", per_second(rate));
-        parts.push(format!("{} at {pace}", took("generate", time)));
-    }
-    parts.extend([
-        took("decode", timing.decode),
-        took("encode", timing.score),
-        took("write", timing.write),
-    ]);
-    parts.extend(written.checked.map(|_| took("check", written.check_time)));
-    let busy = timing.device.as_ref().map(|device| device.busy_share);
-    parts.extend(busy.map(|share| format!("device busy {}", percent(share))));
-    let in_windows_s = wall_s - input.generate.unwrap_or_default().as_secs_f64();
-    let tokens_per_s = per_second(written.n_tokens as f64 / in_windows_s);
-    let speed = format!(" ({}), {tokens_per_s} tokens/s", parts.join(", "));
-    say_new(&written.file, "", &speed, quiet);
-    if quiet || written.file.was_whole {
-        return;
-    }
-    let core_wait_s = timing.core_wait.map(|waited| waited.as_secs_f64());
-    if let Some(waited_s) = notable_core_wait(core_wait_s, wall_s) {
-        let waited = duration(waited_s);
-        say!("the cores were busy with other work: this run waited {waited} for one");
-    }
-    // There are none where only the end of the file was missing.
-    if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
-        let rows = count_of(checked.n_rows, "row");
-        let mut found = "all to the bit".to_owned();
-        if !checked.is_exact() {
-            found = format!("at most {} nats off", short_kld(checked.max_kld));
-        }
-        say!("checked {rows}, computed from the hidden states: {found}");
-    }
-}
-
-/// Describes files. One that cannot be described does not stop the others.
-fn show_info(args: &InfoArgs, engine: &dyn Engine, quiet: bool) -> Result<()> {
-    let mut results = Results::default();
-    results.printed = args.json.then_some(Form::Json(""));
-    let terminal = Terminal::new(quiet, false, Detail::default().view(), results);
-    let mut infos = Vec::new();
-    let describe = |file: &PathBuf| {
-        let original = args.original.as_deref();
-        let mut info = commands::info(file, args.verify, original, engine, &terminal)?;
-        if args.prompts {
-            let model = args.model.as_deref();
-            let texts = commands::prompt_texts(file, model, engine, &terminal)?;
-            terminal.on_event(&Event::Prompted(&texts));
-            info.prompt_texts = Some(texts);
-        }
-        Ok(info)
-    };
-    for file in &args.files {
-        match describe(file) {
-            Ok(info) => infos.push(info),
-            Err(error) if args.files.len() == 1 => return Err(error),
-            Err(error) => say!("kl: {}", one_line(&error)),
-        }
-    }
-    let n_failed = args.files.len() - infos.len();
-    let json = || match &infos[..] {
-        [only] if args.files.len() == 1 => json_text(only),
-        all => json_text(&all),
-    };
-    terminal.into_results().finish(json, true)?;
-    if n_failed > 0 {
-        bail!("{n_failed} of {} files could not be read", args.files.len());
-    }
-    let found = infos.iter().filter_map(|info| info.verification.as_ref());
-    let n_findings: usize = found.map(|found| found.findings.len()).sum();
-    if n_findings > 0 {
-        bail!("{}: see above", count_of(n_findings as u64, "finding"));
-    }
-    Ok(())
 }

@@ -35,6 +35,9 @@ pub enum Form {
     Page,
 }
 
+/// The error of a page.
+pub const NO_PAGE: &str = "cannot render the page";
+
 /// The files that a result goes to, each in its form; `-` is stdout.
 #[derive(Debug)]
 pub struct Outputs {

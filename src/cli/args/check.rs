@@ -8,7 +8,7 @@ use kl_formats::MAX_N_CTX;
 use super::headings::{GENERAL, INPUT, RESULTS};
 use super::paths::{input, text};
 use super::run::RunArgs;
-use crate::cli::request::Request;
+use crate::cli::request::check::CheckRequest;
 use crate::cli::results::Outputs;
 use crate::commands::output::Existing;
 use crate::commands::settings::CheckSettings;
@@ -60,7 +60,7 @@ pub struct CheckArgs {
     pub force: bool,
 }
 
-impl From<CheckArgs> for Request {
+impl From<CheckArgs> for CheckRequest {
     fn from(args: CheckArgs) -> Self {
         let settings = CheckSettings {
             model: args.model,
@@ -75,6 +75,6 @@ impl From<CheckArgs> for Request {
             html: None,
             existing: Existing::asked(args.force, None),
         };
-        Self::Check(Box::new(settings), outputs)
+        Self { settings, outputs }
     }
 }

@@ -10,7 +10,7 @@ use super::paths::{file, input, text};
 use super::run::RunArgs;
 use super::values::{above_0, max_rows, size};
 use super::words::cluster;
-use crate::cli::request::Request;
+use crate::cli::request::recipe::RecipeRequest;
 use crate::cli::results::{Outputs, made_again};
 use crate::commands::settings::RunSettings;
 use crate::input::{DEFAULT_N_CTX, Source};
@@ -154,7 +154,7 @@ impl RecipeArgs {
     }
 }
 
-impl TryFrom<RecipeArgs> for Request {
+impl TryFrom<RecipeArgs> for RecipeRequest {
     type Error = String;
 
     /// # Errors
@@ -185,8 +185,8 @@ impl TryFrom<RecipeArgs> for Request {
             html: args.html,
             existing: made_again(args.force),
         };
-        Ok(Self::Recipe {
-            settings: Box::new(settings),
+        Ok(Self {
+            settings,
             outputs,
             report: args.report,
         })

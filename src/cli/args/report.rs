@@ -8,8 +8,7 @@ use super::headings::RESULTS;
 use super::paths::{file, input};
 use super::values::near;
 use super::words::cluster;
-use crate::cli::remade::ReportForm;
-use crate::cli::request::Request;
+use crate::cli::request::report::{ReportForm, ReportRequest};
 use crate::cli::results::{Outputs, made_again};
 use crate::cli::terminal::Detail;
 use crate::commands::settings::ReportSettings;
@@ -101,7 +100,7 @@ pub struct ReportArgs {
     pub force: bool,
 }
 
-impl From<ReportArgs> for Request {
+impl From<ReportArgs> for ReportRequest {
     fn from(args: ReportArgs) -> Self {
         let settings = ReportSettings {
             paths: args.paths,
@@ -120,8 +119,8 @@ impl From<ReportArgs> for Request {
             html: args.html,
             existing: made_again(args.force),
         };
-        Self::Report {
-            settings: Box::new(settings),
+        Self {
+            settings,
             outputs,
             form: if args.markdown {
                 ReportForm::Markdown

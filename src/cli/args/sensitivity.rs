@@ -10,7 +10,7 @@ use super::headings::{GENERAL, INPUT, RESULTS};
 use super::paths::{file, input, text};
 use super::run::RunArgs;
 use super::values::regex;
-use crate::cli::request::Request;
+use crate::cli::request::sensitivity::SensitivityRequest;
 use crate::cli::results::{Outputs, made_again};
 use crate::commands::output::Existing;
 use crate::commands::settings::RunSettings;
@@ -141,7 +141,7 @@ pub struct SensitivityArgs {
     pub force: bool,
 }
 
-impl From<SensitivityArgs> for Request {
+impl From<SensitivityArgs> for SensitivityRequest {
     fn from(args: SensitivityArgs) -> Self {
         let mut run = RunSettings::from(args.run);
         run.model.is_exchangeable = true;
@@ -174,6 +174,6 @@ impl From<SensitivityArgs> for Request {
             html: args.html,
             existing: made_again(args.force),
         };
-        Self::Sensitivity(Box::new(settings), outputs)
+        Self { settings, outputs }
     }
 }

@@ -11,6 +11,9 @@ use kl_formats::{Encoding, Kind, Target};
 use super::{check_devices, paths, target, wrong};
 use crate::cli::args::{Args, grid};
 use crate::cli::request::Request;
+use crate::cli::request::devices::DevicesRequest;
+use crate::cli::request::evaluate::EvaluateRequest;
+use crate::cli::request::write::WriteRequest;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
     EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings, Stats, Sweep,
@@ -22,20 +25,18 @@ use crate::input::{DEFAULT_N_CTX, NamedText, ScoreFrom, Source};
 use crate::report::number::count_of;
 
 /// Checks a classic call.
-pub fn check(mut args: Args) -> Result<Request, String> {
+pub fn check(mut args: Args) -> Result<Box<dyn Request>, String> {
     check_devices("--device", &args.run.model.devices)?;
     check_devices("--ref-device", &args.evaluate.ref_device)?;
     if args.list_devices {
-        return Ok(Request::ListDevices(args.run.model.rpc));
+        let servers = args.run.model.rpc;
+        return Ok(Box::new(DevicesRequest { servers }));
     }
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     match (args.evaluate.read_path.take(), output, ref_model) {
-        (Some(path), ..) => {
-            let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
-            evaluate(args, ReferenceSource::File { path, n_ctx }, inputs)
-        }
-        (None, Some(output), _) => write(args, output),
-        (None, None, Some(model)) => against_model(args, model),
+        (Some(path), ..) => Ok(Box::new(against_file(args, path)?)),
+        (None, Some(output), _) => Ok(Box::new(write(args, output)?)),
+        (None, None, Some(model)) => Ok(Box::new(against_model(args, model)?)),
         (None, None, None) => wrong(
             "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
              --ref-model MODEL to evaluate against one",
@@ -44,7 +45,7 @@ pub fn check(mut args: Args) -> Result<Request, String> {
 }
 
 /// `-w`: writes what the one model makes of the input.
-fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
+fn write(mut args: Args, output: PathBuf) -> Result<WriteRequest, String> {
     let input = check_input(&mut args)?;
     let (kind, encoding, n_models) = (args.write.format, args.write.encoding, args.model.len());
     if args.results.top_k.is_some() {
@@ -69,7 +70,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
     }
     paths::check(&files(&input, &model), |_| false, [&output])?;
     let run = args.run_settings();
-    Ok(Request::Write(Box::new(WriteSettings {
+    Ok(WriteRequest(WriteSettings {
         model,
         input,
         output,
@@ -78,7 +79,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<Request, String> {
         part: args.shard,
         existing: Existing::asked(args.force, is_native.then_some(args.resume)),
         run,
-    })))
+    }))
 }
 
 /// Checks the flags for a text or prompts, and makes an input of them with what other flags decide: the window's
@@ -193,8 +194,14 @@ fn files(source: &Source, model: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// `-r`: evaluates against a reference that was written.
+fn against_file(args: Args, path: PathBuf) -> Result<EvaluateRequest, String> {
+    let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
+    evaluate(args, ReferenceSource::File { path, n_ctx }, inputs)
+}
+
 /// `--ref-model`: evaluates against a model that runs over the input too.
-fn against_model(mut args: Args, path: PathBuf) -> Result<Request, String> {
+fn against_model(mut args: Args, path: PathBuf) -> Result<EvaluateRequest, String> {
     let input = check_input(&mut args)?;
     if path.is_dir() {
         return wrong(format!(
@@ -233,7 +240,7 @@ fn evaluate(
     args: Args,
     reference: ReferenceSource,
     mut inputs: Vec<PathBuf>,
-) -> Result<Request, String> {
+) -> Result<EvaluateRequest, String> {
     // Of a folder, all models are evaluated.
     let (mut models, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.model {
@@ -257,7 +264,7 @@ fn evaluate(
         ..args.results.into()
     };
     check_results(&results, json.as_ref(), &models, &sweep, inputs)?;
-    let settings = Box::new(EvaluateSettings {
+    let settings = EvaluateSettings {
         models,
         skipped,
         reference,
@@ -267,8 +274,8 @@ fn evaluate(
         results,
         run,
         shelf: Shelf::default(),
-    });
-    Ok(Request::Evaluate {
+    };
+    Ok(EvaluateRequest {
         settings,
         json,
         detail,

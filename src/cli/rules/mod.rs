@@ -15,6 +15,13 @@ use super::args::{
     Cli, Command, CompareArgs, ConvertArgs, MergeArgs, RecipeArgs, ReportArgs, SensitivityArgs,
 };
 use super::request::Request;
+use super::request::check::CheckRequest;
+use super::request::compare::CompareRequest;
+use super::request::convert::ConvertRequest;
+use super::request::merge::MergeRequest;
+use super::request::recipe::RecipeRequest;
+use super::request::report::ReportRequest;
+use super::request::sensitivity::SensitivityRequest;
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
@@ -27,21 +34,21 @@ use classic::{check_results, labels};
 ///
 /// # Errors
 /// What is wrong and what to do, in one line.
-pub fn check(cli: Cli) -> Result<Request, String> {
+pub fn check(cli: Cli) -> Result<Box<dyn Request>, String> {
     let Some(command) = cli.command else {
         return classic::check(cli.classic);
     };
-    match command {
-        Command::Info(args) => Ok(Request::Info(args)),
-        Command::Convert(args) => convert(args),
-        Command::Merge(args) => merge(args),
-        Command::Compare(args) => compare(*args),
-        Command::Report(args) => report(args),
-        Command::Sensitivity(args) => sensitivity(*args),
-        Command::Recipe(args) => recipe(*args),
-        Command::Check(args) => Ok((*args).into()),
-        Command::Doctor(args) => Ok(Request::Doctor(args)),
-    }
+    Ok(match command {
+        Command::Info(args) => Box::new(args),
+        Command::Convert(args) => Box::new(convert(args)?),
+        Command::Merge(args) => Box::new(merge(args)?),
+        Command::Compare(args) => Box::new(compare(*args)?),
+        Command::Report(args) => Box::new(report(args)?),
+        Command::Sensitivity(args) => Box::new(sensitivity(*args)?),
+        Command::Recipe(args) => Box::new(recipe(*args)?),
+        Command::Check(args) => Box::new(CheckRequest::from(*args)),
+        Command::Doctor(args) => Box::new(args),
+    })
 }
 
 /// Refuses a call.
@@ -64,12 +71,12 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn convert(args: ConvertArgs) -> Result<Request, String> {
+fn convert(args: ConvertArgs) -> Result<ConvertRequest, String> {
     if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
     paths::check([&args.input], |_| false, [&args.output])?;
-    Ok(Request::Convert(ConvertSettings {
+    Ok(ConvertRequest(ConvertSettings {
         target: target(args.format, args.encoding)?,
         input: args.input,
         output: args.output,
@@ -94,7 +101,7 @@ fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, String> {
     Ok(target)
 }
 
-fn merge(args: MergeArgs) -> Result<Request, String> {
+fn merge(args: MergeArgs) -> Result<MergeRequest, String> {
     if paths::is_among(&args.output, &args.parts) {
         return wrong(format!(
             "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
@@ -102,10 +109,10 @@ fn merge(args: MergeArgs) -> Result<Request, String> {
         ));
     }
     paths::check(&args.parts, |_| false, [&args.output])?;
-    Ok(Request::Merge(args.into()))
+    Ok(MergeRequest(args.into()))
 }
 
-fn compare(args: CompareArgs) -> Result<Request, String> {
+fn compare(args: CompareArgs) -> Result<CompareRequest, String> {
     let (json, detail) = (args.results.json.clone(), args.results.detail());
     let results = ResultSettings {
         labels: labels(&args.others, &args.results.label)?,
@@ -121,22 +128,22 @@ fn compare(args: CompareArgs) -> Result<Request, String> {
         &Sweep::none(false),
         inputs,
     )?;
-    let settings = Box::new(CompareSettings {
+    let settings = CompareSettings {
         reference: args.reference,
         others: args.others,
         max_rows: args.max_rows,
         vocabulary: args.vocabulary,
         threads: default_threads(),
         results,
-    });
-    Ok(Request::Compare {
+    };
+    Ok(CompareRequest {
         settings,
         json,
         detail,
     })
 }
 
-fn report(args: ReportArgs) -> Result<Request, String> {
+fn report(args: ReportArgs) -> Result<ReportRequest, String> {
     let is_printed = |path: &Option<PathBuf>| path.as_deref().is_some_and(paths::is_dash);
     let (json, csv) = (is_printed(&args.json), is_printed(&args.csv));
     let printed = [args.markdown, args.model_card, json, csv];
@@ -163,7 +170,7 @@ fn report(args: ReportArgs) -> Result<Request, String> {
     Ok(args.into())
 }
 
-fn sensitivity(args: SensitivityArgs) -> Result<Request, String> {
+fn sensitivity(args: SensitivityArgs) -> Result<SensitivityRequest, String> {
     check_devices("--device", &args.run.model.devices)?;
     let files = [&args.imatrix, &args.read_path, &args.text_path];
     let inputs = files.into_iter().flatten().chain([&args.model]);
@@ -173,7 +180,7 @@ fn sensitivity(args: SensitivityArgs) -> Result<Request, String> {
     Ok(args.into())
 }
 
-fn recipe(args: RecipeArgs) -> Result<Request, String> {
+fn recipe(args: RecipeArgs) -> Result<RecipeRequest, String> {
     check_devices("--device", &args.run.model.devices)?;
     if args.model.is_some() && args.text_path.is_none() && args.quantize.is_none() {
         return wrong(

@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -5,29 +6,30 @@ use kl_formats::{Encoding, Kind};
 
 use super::check;
 use crate::cli::request::Request;
+use crate::cli::request::evaluate::EvaluateRequest;
+use crate::cli::request::write::WriteRequest;
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::{EvaluateSettings, ReferenceSource, WriteSettings};
 use crate::engine::{CacheType, GpuLayers};
 use crate::input::ScoreFrom;
 
-fn command(line: &str) -> Result<Request, String> {
+fn command(line: &str) -> Result<Box<dyn Request>, String> {
     let args = short_flags::expand(line.split(' ').map(OsString::from))?;
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
     check(cli)
 }
 
+fn requested<R: Request>(line: &str) -> R {
+    let request: Box<dyn Any> = command(line).unwrap();
+    *request.downcast().unwrap()
+}
+
 fn written(line: &str) -> WriteSettings {
-    match command(line) {
-        Ok(Request::Write(write)) => *write,
-        other => panic!("{line}: {other:?}"),
-    }
+    requested::<WriteRequest>(line).0
 }
 
 fn evaluated(line: &str) -> EvaluateSettings {
-    match command(line) {
-        Ok(Request::Evaluate { settings, .. }) => *settings,
-        other => panic!("{line}: {other:?}"),
-    }
+    requested::<EvaluateRequest>(line).settings
 }
 
 #[test]
