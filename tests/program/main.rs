@@ -25,6 +25,7 @@ mod docs;
 mod evaluate;
 #[cfg(unix)]
 mod few_threads;
+mod flags;
 mod folders;
 mod foreign_files;
 mod gate;
