@@ -1,20 +1,25 @@
 //! The KLD of each tensor at each type, from the cells that tell most of it.
 //!
-//! A tensor that was measured alone has its own cell. Its KLD at another type is that KLD times the
+//! A tensor that was measured alone, at the type that the map measures it at, has its own cell. Its KLD at another
+//! type is that KLD times the
 //! ratio of the weight errors at both types, because a tensor's KLD is proportional to its relative
 //! squared weight error. To that comes what ggml loses by rounding the activations that the tensor
 //! is multiplied with, which is the same for all types with blocks of one size: a role that was
 //! exchanged whole shows how much. A group's KLD is shared among those of its tensors that were not
 //! measured alone, by their weight errors too. A tensor that was not measured at all is as
 //! sensitive as the median of its role.
+//!
+//! Random tensors are measured alone at another type too, to check what is predicted. Such a cell counts at its own
+//! type, and at others only beside the tensor's own cell: where a tensor has but a share of its group's KLD, the
+//! shares of a group must add up to it, and a check says nothing of the type that the group was measured at.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kl_formats::{GgmlType, MapTensor, SensitivityMap};
+use kl_formats::{GgmlType, MapHeader, MapTensor, Mixture, SensitivityMap};
 use kl_stats::stats::Confidence;
 
 use super::combination::{CellMean, Combination, Doubt};
-use super::{CheckedPrediction, role_and_layer};
+use super::{CheckedPrediction, nearest_type, role_and_layer};
 
 /// The standard deviation of the logarithm of a KLD that follows from another type's: on the fixtures
 /// and on another model it is 0.2.
@@ -55,7 +60,9 @@ pub struct Known<'m> {
     pub layer: Option<u32>,
     /// Its relative squared error at each type: its weights', and what rounding activations adds.
     errors: BTreeMap<GgmlType, f64>,
-    /// The cells in which it is alone, by its type.
+    /// The type at which the map measures it, alone or in its group; `None` where it has no weight errors.
+    measured_type: Option<GgmlType>,
+    /// The cells in which it is alone, by its type: at the measured type, and checks at others.
     pub singles: BTreeMap<GgmlType, usize>,
     /// The type and the KLD from which those at other types follow: its own cell's, its share of a
     /// group's, or what its role makes likely. Its error at the type is above 0.
@@ -79,11 +86,29 @@ impl Known<'_> {
         Some((kld, self.error(*kind)?))
     }
 
+    /// The cell in which it is alone at the type at which the map measures it.
+    fn own_cell(&self) -> Option<(GgmlType, usize)> {
+        let kind = self.measured_type?;
+        Some((kind, *self.singles.get(&kind)?))
+    }
+
     /// The KLD at a type, as it follows from the source.
     fn follows(&self, kind: GgmlType) -> Option<Combination> {
         let (kld, error) = self.known()?;
         Some(kld.times(self.error(kind)? / error))
     }
+}
+
+/// The type of a tensor with these weight errors in a mixture where all tensors have `kind`: that, or the nearest in
+/// bits of those that it may have.
+fn nearest_of(
+    header: &MapHeader,
+    errors: &BTreeMap<GgmlType, f64>,
+    kind: GgmlType,
+) -> Option<GgmlType> {
+    let of_recipes = header.types.iter();
+    let possible = of_recipes.filter(|kind| errors.contains_key(kind));
+    nearest_type(kind, possible.chain(errors.keys()))
 }
 
 /// A map, read for the tensors that the quantizer may change.
@@ -106,12 +131,13 @@ impl<'m> Reader<'m> {
         let index: BTreeMap<_, _> = quantizable.clone().map(|of| &*of.name).zip(0..).collect();
         let tensors = quantizable.map(|tensor| {
             let (role, layer) = role_and_layer(&tensor.name);
-            let errors = map.errors.get(&tensor.name).cloned();
+            let errors = map.errors.get(&tensor.name).cloned().unwrap_or_default();
             Known {
                 tensor,
                 role,
                 layer,
-                errors: errors.unwrap_or_default(),
+                measured_type: nearest_of(&map.header, &errors, map.header.measured_type),
+                errors,
                 singles: BTreeMap::new(),
                 source: None,
             }
@@ -135,8 +161,8 @@ impl<'m> Reader<'m> {
         Ok(this)
     }
 
-    /// Finds the cells of tensors that were measured alone. A tensor's source is the one at the map's
-    /// type, or else the one with the most windows.
+    /// Finds the cells of tensors that were measured alone. A tensor's source is the one at the type at which the
+    /// map measures it.
     fn find_singles(&mut self) {
         for (cell, of) in self.map.cells.iter().enumerate() {
             if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
@@ -146,16 +172,11 @@ impl<'m> Reader<'m> {
                 self.tensors[tensor].singles.insert(*kind, cell);
             }
         }
-        let usual = self.map.header.measured_type;
         for known in &mut self.tensors {
-            let singles = known.singles.iter();
-            let usable = singles.filter(|(kind, _)| known.error_above_0(**kind).is_some());
-            let rank = |(kind, cell): &(&GgmlType, &usize)| {
-                (**kind == usual, self.map.cells[**cell].klds.len())
-            };
-            let best = usable.max_by_key(rank);
+            let own_cell = known.own_cell();
+            let usable = own_cell.filter(|(kind, _)| known.error_above_0(*kind).is_some());
             known.source =
-                best.map(|(kind, &cell)| (*kind, Combination::of_cell(self.means, cell)));
+                usable.map(|(kind, cell)| (kind, Combination::of_cell(self.means, cell)));
         }
     }
 
@@ -201,6 +222,21 @@ impl<'m> Reader<'m> {
                 self.tensors[index].source = Some((kind, kld));
             }
         }
+    }
+
+    /// The type for which a mixture was made, if it was made of one: each of its tensors has that, or the nearest that
+    /// it may have. Of several, the one that most tensors have.
+    pub fn type_of_all(&self, mixture: &Mixture) -> Option<GgmlType> {
+        let header = &self.map.header;
+        let is_made_of = |asked: &&GgmlType| {
+            mixture.iter().all(|(name, kind)| {
+                let known = self.index.get(&**name).map(|&index| &self.tensors[index]);
+                known.and_then(|known| nearest_of(header, &known.errors, **asked)) == Some(*kind)
+            })
+        };
+        let n_having = |asked: &&GgmlType| mixture.values().filter(|kind| *kind == *asked).count();
+        let asked = header.types.iter().chain([&header.measured_type]).rev();
+        asked.filter(is_made_of).max_by_key(n_having).copied()
     }
 
     /// Gives tensors with weight errors but without a source the source of the median tensor of their role,
@@ -282,7 +318,8 @@ impl<'m> Reader<'m> {
     }
 
     /// The single cells that follow from another one, and the standard deviation of the logarithm of a KLD
-    /// that follows from another type's: what these are off, less what few windows explain of it.
+    /// that follows from another type's: what those of tensors measured alone are off, less what few windows explain
+    /// of it.
     pub fn checks(&self, confidence: Confidence) -> (Vec<CheckedPrediction>, f64) {
         let (mut checks, mut squares) = (Vec::new(), Vec::new());
         for known in &self.tensors {
@@ -293,7 +330,8 @@ impl<'m> Reader<'m> {
                 };
                 let measured = Combination::of_cell(self.means, cell);
                 let off = (measured.value / predicted.value).ln().abs();
-                if off.is_finite() {
+                // What is off where the prediction follows from a group's KLD is mostly its share.
+                if off.is_finite() && known.own_cell().is_some() {
                     let ratio = measured.relative_to(&predicted);
                     let of_windows = ratio.of_windows(self.means).map(|(_, sd)| sd * sd);
                     squares.push(off.min(FARTHEST_CHECK).powi(2) - of_windows.sum::<f64>());
@@ -313,14 +351,16 @@ impl<'m> Reader<'m> {
     }
 
     /// The KLD of each tensor at each type that it was measured at or has a weight error at, from the
-    /// cell at it, or else from the one whose weight error is nearest; and at its own type. Tensors
+    /// cell at it, or else from the one whose weight error is nearest; of a tensor that was not measured alone, from its
+    /// share of a group's; and at its own type. Tensors
     /// that the map does not cover have only their own type. `type_doubt` is that of [`Self::checks`].
     pub fn klds(&self, type_doubt: f64) -> Vec<BTreeMap<GgmlType, Combination>> {
         let tensors = self.tensors.iter().enumerate();
         let klds = tensors.map(|(index, known)| {
             let kld_of = |(&kind, &cell)| (kind, Combination::of_cell(self.means, cell));
             let cells: Vec<(GgmlType, Combination)> = known.singles.iter().map(kld_of).collect();
-            let above_0 = cells.iter().filter(|(_, kld)| kld.value > 0.0);
+            let is_alone = known.own_cell().is_some();
+            let above_0 = cells.iter().filter(|(_, kld)| is_alone && kld.value > 0.0);
             let possible = above_0.chain(&known.source);
             let with_errors = possible.filter_map(|of| Some((known.error_above_0(of.0)?, of)));
             let sources: Vec<(f64, &(GgmlType, Combination))> = with_errors.collect();

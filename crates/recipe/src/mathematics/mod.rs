@@ -221,6 +221,18 @@ pub struct FrontierPoint {
     pub kld: f64,
 }
 
+/// The type itself if it is among `types`, or the nearest in bits; the first of equals.
+pub fn nearest_type<'t>(
+    kind: GgmlType,
+    types: impl Iterator<Item = &'t GgmlType>,
+) -> Option<GgmlType> {
+    // The bit patterns of positive numbers are in the order of the numbers.
+    let far = |other: &GgmlType| (other.bits() - kind.bits()).abs().to_bits();
+    types
+        .min_by_key(|other| (**other != kind, far(other)))
+        .copied()
+}
+
 /// A tensor's role and the number of its layer: `attn_v` and 3 of `blk.3.attn_v.weight`, `output` and
 /// none of `output.weight`.
 pub fn role_and_layer(name: &str) -> (String, Option<u32>) {

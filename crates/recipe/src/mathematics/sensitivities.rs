@@ -104,7 +104,7 @@ impl Sensitivities {
             }));
         }
         this.means = means.clone();
-        this.add_wholes(map);
+        this.add_wholes(map, &reader);
         Ok(this)
     }
 
@@ -237,7 +237,7 @@ impl Sensitivities {
     }
 
     /// Reads the cells of mixtures, and those in which more than half of the tensors were exchanged.
-    fn add_wholes(&mut self, map: &SensitivityMap) {
+    fn add_wholes(&mut self, map: &SensitivityMap, reader: &Reader<'_>) {
         for (index, cell) in map.cells.iter().enumerate() {
             let mut names = cell.exchanged.keys();
             if self.means[index].has_tokens && names.all(|name| self.index.contains_key(name)) {
@@ -253,7 +253,7 @@ impl Sensitivities {
                 continue;
             };
             let together = Combination::of_cell(&self.means, index);
-            let kind = one_type(mixture, &self.tensors);
+            let kind = reader.type_of_all(mixture);
             self.additivity.extend(kind.map(|kind| Additivity {
                 kind,
                 together: together.estimate(&self.means, self.confidence),
@@ -311,18 +311,4 @@ fn hardness(map: &SensitivityMap, n_windows: usize) -> f64 {
     });
     let usable = hardness.filter(|hardness| *hardness > 0.0 && hardness.is_finite());
     usable.unwrap_or(1.0)
-}
-
-/// The type of all of a mixture's tensors whose rows are whole blocks of it, if it is one.
-fn one_type(mixture: &Mixture, tensors: &[TensorCosts]) -> Option<GgmlType> {
-    let mut counts = BTreeMap::<GgmlType, usize>::new();
-    for kind in mixture.values() {
-        *counts.entry(*kind).or_default() += 1;
-    }
-    let (&most, _) = counts.iter().max_by_key(|(_, n)| **n)?;
-    let could_have_it = |tensor: &TensorCosts| {
-        let kind = mixture.get(&tensor.name);
-        kind.is_some_and(|kind| *kind != most) && tensor.at(most).is_some()
-    };
-    (!tensors.iter().any(could_have_it)).then_some(most)
 }

@@ -9,6 +9,7 @@ use kl_formats::{GgmlType, MapTensor, Unmeasured};
 use kl_measure::commands::observer::Watch;
 use kl_report::Warning;
 
+use crate::mathematics::nearest_type;
 use crate::settings::SensitivitySettings;
 
 /// The types of a recipe, unless others are asked for: those that ggml computes fast everywhere.
@@ -121,7 +122,7 @@ impl Original {
         let types: Vec<GgmlType> = self.types.iter().filter(fits).copied().collect();
         let common = named(&TYPES);
         let measurable = types.iter().chain([&self.measured_type]).chain(&common);
-        let nearest = nearest(self.measured_type, measurable.filter(fits));
+        let nearest = nearest_type(self.measured_type, measurable.filter(fits));
         let measured_type = nearest.filter(|_| !types.is_empty());
         Ok(measured_type.map(|measured_type| MeasuredTensor {
             name: facts.name.clone(),
@@ -155,17 +156,9 @@ impl MeasuredTensor {
     /// The tensor's type in a mixture where all tensors have `kind`: that, or the nearest in bits of its own
     /// types.
     pub fn nearest(&self, kind: GgmlType) -> GgmlType {
-        nearest(kind, self.types.iter().chain([&self.measured_type])).unwrap_or(self.measured_type)
+        nearest_type(kind, self.types.iter().chain([&self.measured_type]))
+            .unwrap_or(self.measured_type)
     }
-}
-
-/// The type itself if it is among `types`, or the nearest in bits; the first of equals.
-fn nearest<'t>(kind: GgmlType, types: impl Iterator<Item = &'t GgmlType>) -> Option<GgmlType> {
-    // The bit patterns of positive numbers are in the order of the numbers.
-    let far = |other: &GgmlType| (other.bits() - kind.bits()).abs().to_bits();
-    types
-        .min_by_key(|other| (**other != kind, far(other)))
-        .copied()
 }
 
 fn named(names: &[&str]) -> Vec<GgmlType> {

@@ -24,7 +24,7 @@ const MAX_LISTED: usize = 10;
 pub fn html(of: &Sensitivity) -> Result<String, Error> {
     let types = types(of);
     let data = json!({
-        "types": types, "measured_type": of.measured_type, "by_role": of.by_role,
+        "types": types, "compared_type": of.compared_type, "by_role": of.by_role,
         "by_layer": of.by_layer, "tensors": of.tensors,
     });
     let name: &dyn Fn(&str) -> String = &str::to_owned;

@@ -51,8 +51,11 @@ pub struct Sensitivity {
     pub confidence: Confidence,
     /// The types that a recipe may use.
     pub types: Vec<GgmlType>,
-    /// The type at which tensors are compared, where their rows are whole blocks of it.
+    /// The type at which tensors were measured, where their rows are whole blocks of it.
     pub measured_type: GgmlType,
+    /// The type at which tensors are compared: the measured one, or the nearest in bits that all of them can have. If
+    /// there is none, the measured one, and those that cannot have it are compared at the nearest that they can have.
+    pub compared_type: GgmlType,
     /// The work that the map took.
     pub cost: MapCost,
     /// The mean KLD of the original against itself, with nothing exchanged, which must be 0; null:
@@ -96,7 +99,7 @@ pub struct MapCost {
 pub struct TensorSensitivity {
     #[serde(flatten)]
     pub tensor: TensorCosts,
-    /// Its cost at the measured type, or at the nearest that its rows are whole blocks of.
+    /// Its cost at the type at which tensors are compared, or at the nearest that it can have.
     #[serde(flatten)]
     pub at: Cost,
     /// Its share of the KLD of the whole.
@@ -117,9 +120,10 @@ impl Sensitivity {
     ) -> Self {
         let (header, measured) = (map.header.clone(), map.header.measured_type);
         let fewest_bits = fewest_bits(&of);
+        let compared_type = compared_type(&of.tensors, measured).unwrap_or(measured);
         let comparable = of.tensors.into_iter().filter_map(|tensor| {
             Some(TensorSensitivity {
-                at: compared(&tensor, measured)?,
+                at: compared(&tensor, compared_type)?,
                 tensor,
                 share: None,
                 relative_cost: None,
@@ -151,6 +155,7 @@ impl Sensitivity {
             confidence,
             types: header.types,
             measured_type: measured,
+            compared_type,
             cost: MapCost::count(map, seconds),
             control: control(map),
             by_role,
@@ -172,10 +177,9 @@ impl Sensitivity {
         tensors
     }
 
-    /// The tensors that are compared at another type than the measured one, because its blocks do not
-    /// divide their rows.
+    /// The tensors that are compared at another type than most, because its blocks do not divide their rows.
     pub fn at_other_types(&self) -> impl Iterator<Item = &TensorSensitivity> {
-        let is_other = |of: &&TensorSensitivity| of.at.kind != self.measured_type;
+        let is_other = |of: &&TensorSensitivity| of.at.kind != self.compared_type;
         self.tensors.iter().filter(is_other)
     }
 }
@@ -223,14 +227,41 @@ fn control(map: &SensitivityMap) -> Option<f64> {
     (n > 0).then(|| control.klds.iter().sum::<f64>() / n as f64)
 }
 
-/// A tensor's cost at `measured`, or else at a type as near to it in bits as can be, a measured one
-/// if there is any. `None` for a tensor that can only have the original's type.
-fn compared(tensor: &TensorCosts, measured: GgmlType) -> Option<Cost> {
+/// The measured type, or the nearest in bits that every tensor has a cost at. What a tensor costs at one type says
+/// nothing of how it compares with another tensor at another type. Tensors that can only have the original's type do
+/// not count.
+fn compared_type(tensors: &[TensorCosts], measured: GgmlType) -> Option<GgmlType> {
+    let of_smaller_types = tensors.iter().filter_map(|tensor| {
+        let (_, costs) = tensor.costs.split_last()?;
+        (!costs.is_empty()).then_some(costs)
+    });
+    let costs: Vec<&[Cost]> = of_smaller_types.collect();
+    let costs_at = |kind: GgmlType| {
+        let of_each = costs
+            .iter()
+            .map(|costs| costs.iter().find(|cost| cost.kind == kind));
+        of_each.collect::<Option<Vec<&Cost>>>()
+    };
+    let rank = |costs: &Vec<&Cost>| {
+        let n_predicted = costs.iter().filter(|cost| !cost.is_measured).count();
+        (nearness(costs[0].kind, measured), n_predicted)
+    };
+    let common = costs.first()?.iter().filter_map(|cost| costs_at(cost.kind));
+    Some(common.min_by_key(rank)?[0].kind)
+}
+
+/// A tensor's cost at this type, or else at a type as near to it in bits as can be, a measured one if there is any.
+/// `None` for a tensor that can only have the original's type.
+fn compared(tensor: &TensorCosts, compared_type: GgmlType) -> Option<Cost> {
     let (_, costs) = tensor.costs.split_last()?;
+    let rank = |cost: &&Cost| (nearness(cost.kind, compared_type), !cost.is_measured);
+    costs.iter().min_by_key(rank).copied()
+}
+
+/// The order of types by their nearness to another: that itself first, then by the difference in bits.
+fn nearness(kind: GgmlType, other: GgmlType) -> (bool, u64) {
     // The bits of positive numbers are in their order.
-    let far = |cost: &Cost| (cost.kind.bits() - measured.bits()).abs().to_bits();
-    let nearness = |cost: &&Cost| (cost.kind != measured, !cost.is_measured, far(cost));
-    costs.iter().min_by_key(nearness).copied()
+    (kind != other, (kind.bits() - other.bits()).abs().to_bits())
 }
 
 /// Some tensors, each alone at the type at which tensors are compared.

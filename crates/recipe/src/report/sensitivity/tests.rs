@@ -4,7 +4,7 @@ use kl_report::layout::WIDTH;
 use kl_report::testing::schema;
 use kl_stats::stats::Estimate;
 
-use super::{Sensitivity, compared, doubts, testing as sample};
+use super::{Sensitivity, compared, compared_type, doubts, testing as sample};
 use crate::mathematics::TensorCosts;
 
 #[test]
@@ -51,7 +51,7 @@ fn parts_add_up_to_the_whole() {
     }
 }
 
-/// Where q3_K does not fit a tensor's rows, it is compared at the nearest type that was measured.
+/// Where q3_K does not fit a tensor's rows, it is compared at the nearest type; of equals at a measured one.
 #[test]
 fn a_tensor_without_the_type_is_compared_at_another() {
     let mut tensor = sample::small().tensors.remove(0).tensor;
@@ -61,9 +61,32 @@ fn a_tensor_without_the_type_is_compared_at_another() {
     tensor.costs.retain(|cost| cost.kind != measured);
     assert_eq!(at(&tensor), Some(sample::kind("q2_K")));
     tensor.costs[3].is_measured = true;
-    assert_eq!(at(&tensor), Some(sample::kind("q6_K")));
-    tensor.costs.drain(..5);
+    assert_eq!(at(&tensor), Some(sample::kind("q2_K")));
+    let n = tensor.costs.len();
+    tensor.costs.drain(..n - 1);
     assert_eq!(at(&tensor), None, "only the original's type is left");
+}
+
+/// Roles at different types cannot be compared: one tensor whose rows q3_K does not fit moves all of them.
+#[test]
+fn all_tensors_are_compared_at_one_type() {
+    let mut tensors = Vec::from_iter(sample::small().tensors.into_iter().map(|of| of.tensor));
+    let measured = sample::kind("q3_K");
+    assert_eq!(compared_type(&tensors, measured), Some(measured));
+    tensors[2].costs.retain(|cost| cost.kind != measured);
+    let q2 = sample::kind("q2_K");
+    assert_eq!(compared_type(&tensors, measured), Some(q2));
+    tensors[4].costs.retain(|cost| cost.kind != q2);
+    let found = compared_type(&tensors, measured).unwrap();
+    assert!(
+        found.bits() > 4.0 && tensors.iter().all(|of| of.at(found).is_some()),
+        "{found}"
+    );
+    // A tensor that keeps its own type is not compared at all.
+    let n = tensors[0].costs.len();
+    tensors[0].costs.drain(..n - 1);
+    assert_eq!(compared_type(&tensors, measured), Some(found));
+    assert_eq!(compared_type(&tensors[..1], measured), None);
 }
 
 /// No line is wider than the terminal, but for a path.

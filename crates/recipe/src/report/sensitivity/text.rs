@@ -97,7 +97,10 @@ impl Sensitivity {
         out.line("text", &format!("up to {windows} of {n_ctx} tokens{of}"));
         let reference = self.reference.as_deref();
         let against = reference.unwrap_or("the original's own logits");
-        let mut at = self.measured_type.to_string();
+        let mut at = self.compared_type.to_string();
+        if self.compared_type != self.measured_type {
+            at += &format!(", the nearest to {} that all can have", self.measured_type);
+        }
         let n_others = self.at_other_types().count() as u64;
         if n_others > 0 {
             let others = count_of(n_others, "tensor");

@@ -3,7 +3,7 @@
 
 // The series of the charts, from the result. A tensor's cost at a type is a KLD, the ends of its interval, 1 if it was
 // measured, and the bytes that the type saves; the last one of the result is that of the original's own type.
-function seriesOf({types, measured_type, by_role, by_layer, tensors}) {
+function seriesOf({types, compared_type, by_role, by_layer, tensors}) {
     const costOf = (costs, type) => {
         const [original, cost] = [costs.at(-1), costs.slice(0, -1).find(cost => cost.type === type)];
         if (cost === undefined) return null;
@@ -11,7 +11,7 @@ function seriesOf({types, measured_type, by_role, by_layer, tensors}) {
         return [value, onLogScale(lo), onLogScale(hi), Number(cost.is_measured), Math.max(0, original.bytes - cost.bytes)];
     };
     return {
-        types, shown: Math.max(0, types.indexOf(measured_type)), roles: by_role.map(of => of.role),
+        types, shown: Math.max(0, types.indexOf(compared_type)), roles: by_role.map(of => of.role),
         layers: by_layer.map(({layer, kld, relative_cost}) => ({layer, kld: kld.value, lo: kld.lo, hi: kld.hi, relative: relative_cost})),
         tensors: tensors.map(({name, role, layer, costs}) => ({name, role, layer, costs: types.map(type => costOf(costs, type))})),
     };
