@@ -156,6 +156,15 @@ impl Progress {
         self.line.show(message, done);
     }
 
+    /// Notes that so many windows and rows are left.
+    pub fn left(&mut self, n_windows: u64, n_rows: u64) {
+        self.n_windows = Some(self.windows + n_windows);
+        self.n_rows = Some(self.rows + n_rows);
+        if let Some(bar) = &self.line.bar {
+            bar.set_length(self.rows + n_rows);
+        }
+    }
+
     /// Counts one more window as done; `mean_kld` is the mean over all rows so far, in an
     /// evaluation.
     pub fn window(&mut self, mean_kld: Option<f64>) {

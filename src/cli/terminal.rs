@@ -119,6 +119,11 @@ impl Observer for Terminal<'_> {
                 let shown = || Progress::new(label, n_windows, n_rows, outlook);
                 *progress() = (!self.quiet).then(shown);
             }
+            Event::Left { n_windows, n_rows } => {
+                progress()
+                    .iter_mut()
+                    .for_each(|of| of.left(n_windows, n_rows));
+            }
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),

@@ -1,6 +1,9 @@
 //! `kl sensitivity` on the fixtures' model.
 
+use std::collections::BTreeMap;
+
 use kl_formats::{Cell, SensitivityMap};
+use serde_json::Value;
 
 use crate::session::{Run, Session};
 
@@ -127,4 +130,52 @@ fn what_cannot_be_measured_is_one_line() {
     // An original in q8_0 is a warning.
     let line = "sensitivity -m @q8 -t @eval -n 254 --tensors attn_v -w map -q";
     session.ok(line).warns(&["-m ", "is quantized to q8_0"]);
+}
+
+/// The fixtures' model in groups: its map says of each tensor what the map of all tensors one by one says, and no check
+/// is taken for a measurement.
+#[test]
+fn a_map_in_groups_has_the_costs_of_one_without() {
+    let session = Session::new();
+    let of = |name: &str, more: &str| {
+        let json = format!("{name}.json");
+        let call = "sensitivity -m @f16 -t @eval -q";
+        session.ok(&format!("{call} -w {name} --json {json} {more}"));
+        session.read_json(&json)
+    };
+    let (alone, grouped) = (of("alone", ""), of("grouped", "--max-tensors 10"));
+    let tensors = |json: &Value| json["tensors"].as_array().unwrap().clone();
+    let kld = |tensor: &Value, of: &str| tensor["kld"][of].as_f64().unwrap();
+    let (mut n_inside, mut n_predicted) = (0, 0);
+    for (alone, grouped) in tensors(&alone).iter().zip(&tensors(&grouped)) {
+        assert_eq!(alone["name"], grouped["name"]);
+        assert_eq!(
+            (&alone["type"], &alone["is_measured"]),
+            (&grouped["type"], &true.into())
+        );
+        let interval = kld(grouped, "lo")..=kld(grouped, "hi");
+        n_inside += usize::from(interval.contains(&kld(alone, "value")));
+        n_predicted += usize::from(grouped["is_measured"] == false);
+    }
+    // At a level of 95 %, one of 22 is outside.
+    assert!(n_inside >= 20, "{n_inside}");
+    assert!(n_predicted > 10, "{n_predicted}");
+    let roles = |json: &Value| {
+        let by_role = json["by_role"].as_array().unwrap();
+        let role = |of: &Value| (of["role"].as_str().unwrap().to_owned(), kld(of, "value"));
+        BTreeMap::from_iter(by_role.iter().map(role))
+    };
+    for (role, alone) in roles(&alone) {
+        let ratio = roles(&grouped)[&role] / alone;
+        assert!((0.7..1.4).contains(&ratio), "{role}: {ratio}");
+    }
+    // Each cell of one tensor at another type is listed: six checks, and roles of one tensor.
+    let grouped_map = map(&session, "grouped");
+    let is_check = |cell: &&Cell| {
+        let mut types = cell.exchanged.values();
+        cell.exchanged.len() == 1 && types.all(|kind| *kind != grouped_map.header.measured_type)
+    };
+    let n_checks = grouped_map.cells.iter().filter(is_check).count();
+    assert_eq!(grouped["checks"].as_array().unwrap().len(), n_checks);
+    assert!(n_checks >= 6, "{n_checks}");
 }

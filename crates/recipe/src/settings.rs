@@ -36,6 +36,8 @@ pub struct SensitivitySettings {
     pub imatrix: Option<PathBuf>,
     /// The names of the tensors to measure; `None`: all. In a recipe, the others keep the original's type.
     pub tensors: Option<Regex>,
+    /// The most tensors that are measured one by one from the start. Of more, groups are measured first.
+    pub max_singles: usize,
     /// The seed by which windows are drawn.
     pub seed: u64,
     /// The part of the tensors to measure; `None`: all.

@@ -100,6 +100,16 @@ pub struct SensitivityArgs {
     #[arg(long, value_name = "REGEX", help_heading = INPUT, value_parser = regex)]
     pub tensors: Option<Regex>,
 
+    /// Most tensors that are measured one by one from the start
+    ///
+    /// Of more, groups of neighbouring layers' tensors of one role are measured first, and one by one those of groups
+    /// that cost more than the average.
+    #[arg(
+        long = "max-tensors", value_name = "N", help_heading = INPUT, default_value = "120",
+        value_parser = value_parser!(u64).range(1..)
+    )]
+    pub max_singles: u64,
+
     /// Seed by which windows are drawn
     #[arg(long, value_name = "N", help_heading = INPUT, default_value_t = DEFAULT_SEED)]
     pub seed: u64,
@@ -163,6 +173,7 @@ impl From<SensitivityArgs> for SensitivityRequest {
             measured_type: args.measured_type,
             imatrix: args.imatrix,
             tensors: args.tensors,
+            max_singles: usize::try_from(args.max_singles).unwrap_or(usize::MAX),
             seed: args.seed,
             part: args.part,
             confidence: args.confidence,

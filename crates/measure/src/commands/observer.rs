@@ -49,6 +49,13 @@ pub enum Event<'e> {
         /// Set if the time that the command takes follows from that of this work.
         outlook: Option<Outlook>,
     },
+    /// So many windows and rows are left to do, as is known better than when the work began.
+    Left {
+        /// Windows.
+        n_windows: u64,
+        /// Rows.
+        n_rows: u64,
+    },
     /// This many more rows are done.
     Rows(usize),
     /// A window is done.
@@ -276,6 +283,11 @@ impl Phase<'_> {
     /// Reports that `n` more rows are done.
     pub fn rows(&self, n: usize) {
         self.watch.event(&Event::Rows(n));
+    }
+
+    /// Reports how many windows and rows are left to do.
+    pub fn expect(&self, n_windows: u64, n_rows: u64) {
+        self.watch.event(&Event::Left { n_windows, n_rows });
     }
 
     /// Reports that a window is done.

@@ -52,7 +52,7 @@ impl Observer for Recorder {
             Event::Note(_) => "note".to_owned(),
             Event::Plan(name, _) => format!("plan {name}"),
             Event::Begin { label, .. } => format!("begin {label}"),
-            Event::Rows(_) => return,
+            Event::Rows(_) | Event::Left { .. } => return,
             Event::Window { .. } => {
                 self.windows.fetch_add(1, Ordering::Relaxed);
                 return;

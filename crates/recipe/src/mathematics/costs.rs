@@ -180,13 +180,16 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Shares the KLDs of groups among the tensors that have no source yet, those of the smallest
-    /// groups first.
+    /// Shares the KLDs of groups, at the types at which the map measures their tensors, among those that have no source
+    /// yet, those of the smallest groups first.
     fn share_groups(&mut self) {
         let half = self.tensors.len() / 2;
         let cells = self.map.cells.iter().enumerate();
         let mut groups: Vec<_> = cells
-            .filter(|(_, cell)| (2..=half).contains(&cell.exchanged.len()))
+            .filter(|(_, cell)| {
+                (2..=half).contains(&cell.exchanged.len())
+                    && self.has_measured_types(&cell.exchanged)
+            })
             .collect();
         groups.sort_by_key(|(_, cell)| cell.exchanged.len());
         for (cell, group) in groups {
@@ -222,6 +225,16 @@ impl<'m> Reader<'m> {
                 self.tensors[index].source = Some((kind, kld));
             }
         }
+    }
+
+    /// True if each tensor of a mixture has the type at which the map measures it.
+    fn has_measured_types(&self, mixture: &Mixture) -> bool {
+        let known = |name: &str| self.index.get(name).map(|&index| &self.tensors[index]);
+        let mut tensors = mixture.iter();
+        tensors.all(|(name, kind)| {
+            known(name)
+                .is_none_or(|known| known.measured_type.is_none_or(|measured| measured == *kind))
+        })
     }
 
     /// The type for which a mixture was made, if it was made of one: each of its tensors has that, or the nearest that

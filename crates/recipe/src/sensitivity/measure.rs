@@ -9,7 +9,7 @@ use kl_formats::{Cell, MapWriter, Mixture, SensitivityMap, TokenRecord};
 use kl_measure::commands::bench::Bench;
 use kl_measure::commands::context::{check_files, is_of_changed_model};
 use kl_measure::commands::merge::write_in_order;
-use kl_measure::commands::observer::Phase;
+use kl_measure::commands::observer::{Outlook, Phase};
 use kl_measure::commands::output::{PartialFile, with_kept};
 use kl_measure::pipeline::Error;
 use kl_report::Warning;
@@ -17,7 +17,7 @@ use kl_report::number::{count, count_of, percent};
 use kl_stats::stats::usable_kld;
 
 use super::original::{MeasuredTensor, Original};
-use super::plan;
+use super::plan::{self, WorkItem};
 use crate::settings::{MapInput, SensitivitySettings};
 
 /// The number of a tensor's rows that weight errors are computed from. On the fixtures' model and on one of
@@ -66,34 +66,52 @@ impl Measurement<'_> {
 
     fn measure_all(&mut self) -> Result<()> {
         let (original, n_windows) = (self.original, self.bench.rows.windows.len());
-        let n_units = plan::units(&original.tensors).len();
-        let pieces = plan::pieces(original, self.settings, n_windows, self.n_together());
-        let (watch, n_steps) = (self.bench.watch, pieces.len() as u64 + 3);
-        let phase = &watch.begin("measuring", Some(n_steps), None);
-        self.control(phase)?;
+        let n_units = plan::units(&original.tensors, self.settings.max_singles).len();
+        let pieces = &*plan::pieces(original, self.settings, n_windows, self.n_together());
+        let watch = self.bench.watch;
+        let phase = &watch.begin_run("measuring", Some(0), Some(0), Outlook::default());
         let all = &plan::at_measured_types(&original.tensors);
+        let none = Cell::default();
+        self.expect(pieces, self.cell(all).unwrap_or(&none), n_units, phase);
+        self.control(phase)?;
         let whole = self.rounds(all, n_windows, |_| false, phase)?;
-        phase.window(None);
         let is_enough = |cell: &Cell| plan::is_enough(cell, &whole, n_units);
-        for piece in &pieces {
+        let is_split = |cell: &Cell| plan::is_split(cell, &whole, n_units);
+        for piece in pieces {
+            self.expect(pieces, &whole, n_units, phase);
             for tensor in &piece.tensors {
                 self.errors(tensor)?;
             }
             if let Some(n) = piece.n_windows {
                 self.rounds(&piece.mixture, n, |_| false, phase)?;
             } else {
-                let cell = self.rounds(&piece.mixture, n_windows, is_enough, phase)?;
                 let is_group = piece.tensors.len() > 1;
-                let is_split = is_group && plan::is_split(&cell, &whole, n_units);
+                // What a group's tensors cost, they show by themselves.
+                let is_done = |cell: &Cell| is_enough(cell) || is_group && is_split(cell);
+                let cell = self.rounds(&piece.mixture, n_windows, is_done, phase)?;
+                let is_split = is_group && is_split(&cell);
                 for tensor in piece.tensors.iter().filter(|_| is_split) {
+                    self.expect(pieces, &whole, n_units, phase);
                     let single = &plan::at_measured_types([*tensor]);
                     self.rounds(single, n_windows, is_enough, phase)?;
                 }
             }
-            phase.window(None);
         }
         self.control(phase)?;
         Ok(check_files(self.model, watch)?)
+    }
+
+    /// Reports the windows and rows that are still to be decoded, so far as can be known.
+    fn expect(&self, pieces: &[WorkItem<'_>], whole: &Cell, n_units: usize, phase: &Phase<'_>) {
+        let cells = &self.writer.map().cells;
+        let windows = &self.bench.rows.windows;
+        let n_windows = windows.len();
+        let left = plan::windows_left(pieces, cells, whole, n_windows, n_units);
+        let of_whole = n_windows.saturating_sub(whole.klds.len());
+        let of_control = plan::rounds(n_windows, self.n_together()).next();
+        let n_left = left + of_whole as u64 + of_control.map_or(0, |windows| windows.len() as u64);
+        let n_rows = self.bench.n_rows(0..n_windows);
+        phase.expect(n_left, n_rows * n_left / n_windows.max(1) as u64);
     }
 
     /// The cell of these exchanged tensors, with the windows measured so far.
@@ -172,7 +190,6 @@ impl Measurement<'_> {
         if is_first {
             self.writer.write_cell(&control)?;
         }
-        phase.window(None);
         Ok(())
     }
 
@@ -249,6 +266,7 @@ impl Measurement<'_> {
         };
         self.bench
             .score(self.model, windows, phase, &mut |records| {
+                phase.window(None);
                 let (kld, n_tokens) = sum(records);
                 cell.klds.push(kld);
                 cell.n_tokens.push(n_tokens);

@@ -15,14 +15,17 @@ use super::original::{MeasuredTensor, Original};
 use crate::mathematics::role_and_layer;
 use crate::settings::SensitivitySettings;
 
-/// The most tensors that are measured one by one from the start. If there are more, groups are measured first.
-const MOST_SINGLES: usize = 120;
-
-/// The approximate number of groups.
-const GROUPS: usize = 100;
+/// The approximate number of groups, as a part of the most tensors that are measured one by one.
+const GROUPS: f64 = 5.0 / 6.0;
 
 /// The windows of a tensor's first round: fewer show nothing of their spread.
 const FIRST_WINDOWS: usize = 2;
+
+/// The windows that a cell is expected to take until it is known well enough, before any has.
+const EXPECTED_WINDOWS: f64 = 8.0;
+
+/// The part of the groups that are expected to be split, before any has been measured.
+const EXPECTED_SPLIT: f64 = 0.4;
 
 /// The most windows for cells that exchange no tensor, or all tensors at other types than the measured ones.
 const WINDOWS_TOGETHER: usize = 16;
@@ -70,9 +73,9 @@ pub fn at_measured_types<'t>(tensors: impl IntoIterator<Item = &'t MeasuredTenso
 }
 
 /// The units of a model, each exchanged at once: its tensors, or if those are many, groups of tensors of one
-/// role and similar depth.
-pub fn units(tensors: &[MeasuredTensor]) -> Vec<Vec<&MeasuredTensor>> {
-    if tensors.len() <= MOST_SINGLES {
+/// role and similar depth. `max_singles`: the most tensors that are measured one by one from the start.
+pub fn units(tensors: &[MeasuredTensor], max_singles: usize) -> Vec<Vec<&MeasuredTensor>> {
+    if tensors.len() <= max_singles {
         return tensors.iter().map(|tensor| vec![tensor]).collect();
     }
     let roles = grouped(
@@ -80,7 +83,7 @@ pub fn units(tensors: &[MeasuredTensor]) -> Vec<Vec<&MeasuredTensor>> {
             .iter()
             .map(|tensor| (role_and_layer(&tensor.name).0, tensor)),
     );
-    let n_groups = (GROUPS / roles.len()).max(1);
+    let n_groups = ((GROUPS * max_singles as f64) as usize / roles.len()).max(1);
     let groups = roles.into_iter().flat_map(|mut members| {
         members.sort_by_key(|tensor| role_and_layer(&tensor.name).1);
         let groups = members.chunks(members.len().div_ceil(n_groups));
@@ -119,7 +122,7 @@ pub fn pieces<'t>(
         n_windows,
         tensors,
     };
-    let units = units(tensors).into_iter();
+    let units = units(tensors, settings.max_singles).into_iter();
     let of_units = units.map(|of| piece(at_measured_types(of.iter().copied()), None, of));
     let mut pieces = Vec::from_iter(of_units);
     let of_all = windows_together(n_windows, n_together);
@@ -170,6 +173,68 @@ pub fn is_enough(cell: &Cell, whole: &Cell, n_units: usize) -> bool {
     };
     let negligible = NEGLIGIBLE / (n_units.max(1) as f64).sqrt();
     doubt <= (ENOUGH * share).max(negligible)
+}
+
+/// The windows that are still to be decoded for these pieces, so far as can be known: a cell that is measured until it is
+/// known well enough takes as many as single tensors took so far, and as many groups are split as were so far.
+pub fn windows_left(
+    pieces: &[WorkItem<'_>],
+    cells: &[Cell],
+    whole: &Cell,
+    n_windows: usize,
+    n_units: usize,
+) -> u64 {
+    let cell_of = |mixture: &Mixture| cells.iter().find(|cell| cell.exchanged == *mixture);
+    let n_measured = |mixture: &Mixture| cell_of(mixture).map_or(0, |cell| cell.klds.len());
+    let is_known = |cell: &Cell| cell.klds.len() >= n_windows || is_enough(cell, whole, n_units);
+    let is_group = |piece: &&WorkItem<'_>| piece.n_windows.is_none() && piece.tensors.len() > 1;
+    let is_split = |cell: &Cell| is_split(cell, whole, n_units);
+
+    let known = || {
+        cells
+            .iter()
+            .filter(|cell| is_known(cell) && !cell.exchanged.is_empty())
+    };
+    let few = known()
+        .filter(|cell| cell.exchanged.len() == 1)
+        .map(|cell| cell.klds.len());
+    let expected_windows = mean_with(EXPECTED_WINDOWS.min(n_windows as f64), few);
+    let left_of_cell = |mixture: &Mixture| match cell_of(mixture) {
+        Some(cell) if is_known(cell) => 0.0,
+        _ => (expected_windows - n_measured(mixture) as f64).max(FIRST_WINDOWS as f64),
+    };
+
+    let groups = pieces.iter().filter(is_group);
+    let done_groups = groups.filter_map(|group| cell_of(&group.mixture));
+    let done_groups = done_groups.filter(|cell| is_known(cell) || is_split(cell));
+    let split_share = mean_with(
+        EXPECTED_SPLIT,
+        done_groups.map(|cell| usize::from(is_split(cell))),
+    );
+    let left_of_singles = |piece: &WorkItem<'_>| {
+        let singles = piece
+            .tensors
+            .iter()
+            .map(|tensor| at_measured_types([*tensor]));
+        singles.map(|single| left_of_cell(&single)).sum::<f64>()
+    };
+
+    let left_of_piece = |piece: &WorkItem<'_>| match (piece.n_windows, cell_of(&piece.mixture)) {
+        (Some(n), _) => n.saturating_sub(n_measured(&piece.mixture)) as f64,
+        (None, _) if piece.tensors.len() < 2 => left_of_cell(&piece.mixture),
+        (None, Some(cell)) if is_split(cell) => left_of_singles(piece),
+        (None, Some(cell)) if is_known(cell) => 0.0,
+        (None, _) => left_of_cell(&piece.mixture) + split_share * left_of_singles(piece),
+    };
+    pieces.iter().map(left_of_piece).sum::<f64>().round() as u64
+}
+
+/// The mean of these numbers, and of one more that is expected.
+fn mean_with(expected: f64, numbers: impl Iterator<Item = usize>) -> f64 {
+    let (sum, n) = numbers.fold((expected, 1.0), |(sum, n), number| {
+        (sum + number as f64, n + 1.0)
+    });
+    sum / n
 }
 
 /// True if a group's tensors are measured one by one: it has more of the KLD than units have on average.
@@ -286,9 +351,10 @@ mod tests {
     #[test]
     fn many_tensors_are_grouped_by_role_and_depth() {
         let few = model(29);
-        assert_eq!(units(&few).len(), few.len());
+        assert_eq!(units(&few, 120).len(), few.len());
+        assert_eq!(units(&few, few.len() - 1).len(), 1 + 4 * 15);
         let many = model(100);
-        let units = units(&many);
+        let units = units(&many, 120);
         assert_eq!(units.len(), 1 + 4 * 20);
         let names =
             |unit: &[&MeasuredTensor]| Vec::from_iter(unit.iter().map(|of| of.name.clone()));
@@ -332,6 +398,51 @@ mod tests {
         let whole = cell(&[10.0, 10.0]);
         assert!(is_split(&cell(&[3.0, 3.0]), &whole, 5));
         assert!(!is_split(&cell(&[1.0, 1.0]), &whole, 5));
+    }
+
+    const FIRST: &[&str] = &["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"];
+    const SECOND: &[&str] = &["blk.2.ffn_up.weight", "blk.3.ffn_up.weight"];
+    const ALL_AT_ANOTHER_TYPE: &[&str] = &["token_embd.weight"];
+
+    /// Windows that are left of two groups and of a cell of 4 windows, once cells of these tensors have been measured
+    /// over so many windows, of 16, with this KLD in each; the whole's is 10.
+    fn left(cells: &[(&[&str], usize, f64)]) -> u64 {
+        let tensors = |names: &[&str]| Vec::from_iter(names.iter().map(|name| tensor(name)));
+        let of_pieces = [
+            (FIRST, None),
+            (SECOND, None),
+            (ALL_AT_ANOTHER_TYPE, Some(4)),
+        ];
+        let of_pieces = of_pieces.map(|(names, n_windows)| (tensors(names), n_windows));
+        let pieces = of_pieces.iter().map(|(tensors, n_windows)| WorkItem {
+            mixture: at_measured_types(tensors),
+            n_windows: *n_windows,
+            tensors: tensors.iter().collect(),
+        });
+        let cells = cells.iter().map(|(names, n, kld)| Cell {
+            exchanged: at_measured_types(&tensors(names)),
+            ..cell(&vec![*kld; *n])
+        });
+        let (pieces, cells) = (Vec::from_iter(pieces), Vec::from_iter(cells));
+        windows_left(&pieces, &cells, &cell(&[10.0; 16]), 16, 2)
+    }
+
+    #[test]
+    fn the_windows_that_are_left_follow_from_those_that_took_so_far() {
+        // Two groups of 8 windows, after each 0.4 of two tensors of 8, and the cell of 4: 32.8.
+        assert_eq!(left(&[]), 33);
+        // The first is small after 2 windows: of the second, 0.4 / 2 is expected to be split.
+        assert_eq!(left(&[(FIRST, 2, 0.1)]), 8 + 3 + 4);
+        // It is large: its two tensors follow, and the next group, and (0.4 + 1) / 2 of its two.
+        assert_eq!(left(&[(FIRST, 2, 9.0)]), 16 + 8 + 11 + 4);
+        // One of them took 2 windows: (8 + 2) / 2 for each cell that follows.
+        let one: &[&str] = &["blk.0.ffn_up.weight"];
+        assert_eq!(left(&[(FIRST, 2, 9.0), (one, 2, 4.0)]), 5 + 5 + 7 + 4);
+        // Another has begun.
+        let half = (ALL_AT_ANOTHER_TYPE, 3, 1.0);
+        assert_eq!(left(&[(FIRST, 2, 0.1), (SECOND, 2, 0.1), half]), 1);
+        let whole = (ALL_AT_ANOTHER_TYPE, 4, 1.0);
+        assert_eq!(left(&[(FIRST, 2, 0.1), (SECOND, 2, 0.1), whole]), 0);
     }
 
     #[test]

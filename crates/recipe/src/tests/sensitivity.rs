@@ -29,6 +29,7 @@ impl MapFolder {
             measured_type: None,
             imatrix: None,
             tensors: None,
+            max_singles: 120,
             seed: 1,
             part: None,
             confidence: Confidence::default(),

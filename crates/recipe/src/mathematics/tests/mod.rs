@@ -1,5 +1,6 @@
 //! Maps of a made-up model: what each of its tensors and types costs is known.
 
+mod grouped;
 mod round;
 mod selection;
 mod unmeasured;

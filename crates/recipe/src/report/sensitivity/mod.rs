@@ -236,18 +236,18 @@ fn compared_type(tensors: &[TensorCosts], measured: GgmlType) -> Option<GgmlType
         (!costs.is_empty()).then_some(costs)
     });
     let costs: Vec<&[Cost]> = of_smaller_types.collect();
-    let costs_at = |kind: GgmlType| {
+    let n_predicted = |kind: GgmlType| {
         let of_each = costs
             .iter()
             .map(|costs| costs.iter().find(|cost| cost.kind == kind));
-        of_each.collect::<Option<Vec<&Cost>>>()
+        let at_kind = of_each.collect::<Option<Vec<&Cost>>>()?;
+        Some(at_kind.iter().filter(|cost| !cost.is_measured).count())
     };
-    let rank = |costs: &Vec<&Cost>| {
-        let n_predicted = costs.iter().filter(|cost| !cost.is_measured).count();
-        (nearness(costs[0].kind, measured), n_predicted)
-    };
-    let common = costs.first()?.iter().filter_map(|cost| costs_at(cost.kind));
-    Some(common.min_by_key(rank)?[0].kind)
+    let kinds = costs.first()?.iter().map(|cost| cost.kind);
+    let common = kinds.filter_map(|kind| Some((kind, n_predicted(kind)?)));
+    let nearest =
+        common.min_by_key(|(kind, n_predicted)| (nearness(*kind, measured), *n_predicted));
+    nearest.map(|(kind, _)| kind)
 }
 
 /// A tensor's cost at this type, or else at a type as near to it in bits as can be, a measured one if there is any.
