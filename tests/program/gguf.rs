@@ -187,6 +187,11 @@ impl Gguf {
         &mut self.tensors[index].1
     }
 
+    /// The data of every tensor.
+    pub fn all_data(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        self.tensors.iter_mut().map(|(_, data)| data)
+    }
+
     /// The number of tensors.
     pub fn n_tensors(&self) -> u16 {
         self.tensors.len() as u16

@@ -100,6 +100,26 @@ fn damage_is_found_and_named() {
     session.fails("info cut.gguf --verify", 1, &what);
 }
 
+/// Of another original all weights are others: no download mends that.
+#[test]
+fn another_original_is_one_finding() {
+    let session = Session::new();
+    let mut other = Gguf::read(session.read("@architectures/mixtral.gguf"));
+    for data in other.all_data() {
+        let half = data.len() / 2;
+        data.rotate_left(half);
+    }
+    session.write("other.gguf", other.whole());
+    let line = "@architectures/mixtral-q4_0.gguf --original other.gguf";
+    let found = findings(&session, line, 1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0][..2], ["other_original", "other.gguf"]);
+    assert!(
+        found[0][2].contains("give the one that it was made of")
+            && !found[0][2].contains("download")
+    );
+}
+
 #[test]
 fn metadata_that_differs_from_the_originals_is_named() {
     let session = Session::new();

@@ -55,7 +55,7 @@ pub fn verify_model(
     }
     let n_tensors = header.tensors.len() as u64;
     let phase = watch.begin("verifying", Some(n_tensors), None);
-    let mut weight_errors = Vec::new();
+    let (mut weight_errors, mut far_weights, mut n_compared) = (Vec::new(), Vec::new(), 0);
     for tensor in &header.tensors {
         let same = original.as_ref().and_then(|original| {
             let same = original.tensor(&tensor.name);
@@ -67,12 +67,21 @@ pub fn verify_model(
             if let Some(same) = same.filter(|_| findings.len() == n_findings) {
                 let (error, finding) = compared(&rows, &same)?;
                 weight_errors.extend(error);
-                findings.extend(finding);
+                far_weights.extend(finding);
+                n_compared += 1;
             }
         }
         phase.window(None);
         phase.rows(0);
         watch.check()?;
+    }
+    if let Some(original) = &original
+        && 2 * far_weights.len() > n_compared
+        && far_weights.len() > 1
+    {
+        findings.push(other_original(original, far_weights.len(), n_compared));
+    } else {
+        findings.extend(far_weights);
     }
     let times = |of: &WeightError| of.error / of.expected.max(f64::MIN_POSITIVE);
     weight_errors.sort_by(|a, b| times(b).total_cmp(&times(a)));
@@ -82,6 +91,16 @@ pub fn verify_model(
         original: original.map(|original| original.path().display().to_string()),
         weight_errors,
     })
+}
+
+/// The finding that the weights of most tensors are not an original's: damage reaches few of them.
+fn other_original(original: &Gguf, n_far: usize, n_compared: usize) -> Finding {
+    let path = original.path();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let what = format!(
+        "the weights of {n_far} of {n_compared} tensors are further from it than their types explain: the file was made of another original, or changed before it was quantized; give the one that it was made of"
+    );
+    Finding::new(FindingKind::OtherOriginal, &name, what)
 }
 
 /// The findings that files in a cache of models have other bytes than their names, which are hashes, state.

@@ -298,11 +298,11 @@ pub struct Verification {
 #[derive(Serialize, Debug)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// Its kind, for scripts: `hash`, `overlap`, `refused`, `not_finite`, `zero`; against an original `changed`
-    /// or `weight_error`.
+    /// Its kind, for scripts: `hash`, `overlap`, `refused`, `not_finite`, `zero`; against an original `changed`,
+    /// `weight_error` or `other_original`.
     #[cfg_attr(any(test, feature = "testing"), schemars(with = "String"))]
     kind: FindingKind,
-    /// The tensor, the key or, of `hash`, the file; empty where llama.cpp names none.
+    /// The tensor, the key or, of `hash` and `other_original`, the file; empty where llama.cpp names none.
     name: String,
     /// The fault, where it is, and what to do, in one line.
     message: String,
@@ -326,6 +326,8 @@ pub enum FindingKind {
     Changed,
     /// The weights of a tensor are further from the original's than their type explains.
     WeightError,
+    /// So are those of most tensors: the original is another one's.
+    OtherOriginal,
 }
 
 impl Finding {
