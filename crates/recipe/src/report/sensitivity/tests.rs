@@ -89,6 +89,44 @@ fn all_tensors_are_compared_at_one_type() {
     assert_eq!(compared_type(&tensors[..1], measured), None);
 }
 
+#[test]
+fn where_sums_stop_holding_is_said() {
+    let mut of = sample::small();
+    of.additivity.sort_by(|a, b| a.sum.total_cmp(&b.sum));
+    let says = |of: &Sensitivity, line: &str| {
+        let text = of.text("map.jsonl", WIDTH);
+        check_width(&text);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(line), "{text}");
+    };
+    assert!(!of.text("map.jsonl", WIDTH).contains("Sums"));
+    let mut at = |name: &str, times: f64| {
+        let mut of_all = of.additivity.iter_mut();
+        let all = of_all.find(|all| all.kind == sample::kind(name)).unwrap();
+        all.together.value = times * all.sum;
+        of.clone()
+    };
+    let kld = |of: &Sensitivity| {
+        let last = of
+            .additivity
+            .iter()
+            .find(|all| all.kind == sample::kind("q3_K"));
+        kl_report::number::short_kld(last.unwrap().together.value)
+    };
+    let too_low = at("q2_K", 1.875);
+    let line = format!(
+        "Sums hold to a quarter up to q3_K ({} nats); from q2_K on",
+        kld(&too_low)
+    );
+    says(&too_low, &line);
+    says(&too_low, "they are off by factors of up to 1.88.");
+    // Too high by more, for the smallest of them.
+    says(
+        &at("q6_K", 0.25),
+        "Sums are off from q6_K on, by factors of up to 4.00.",
+    );
+}
+
 /// No line is wider than the terminal, but for a path.
 #[track_caller]
 fn check_width(text: &str) {

@@ -37,6 +37,9 @@ const MAX_NAMED: usize = 3;
 const DEAR: f64 = 1.5;
 const CHEAP: f64 = 0.5;
 
+/// The sum of tensors' KLDs is the KLD of all of them if it is off by at most this factor.
+const HOLDS: f64 = 1.25;
+
 impl Sensitivity {
     /// The tensors at each type as CSV. Columns' names and their order are stable; new ones are added at
     /// the end. What is not known is empty.
@@ -211,7 +214,7 @@ impl Sensitivity {
                          interact.";
         let title = "All tensors together, against the sum of each alone";
         let (together, sum) = ("KLD\ntogether", "sum of\nsingles");
-        let over_sum = |of: &&Additivity| Some(of.together.value / of.sum);
+        let over_sum = |of: &&Additivity| Some(over_sum(of));
         Table::new(title, &self.additivity)
             .gap(2)
             .left("\n  all at", |of| format!("  {}", of.kind))
@@ -219,7 +222,36 @@ impl Sensitivity {
             .interval(self.interval_title(), |of| Some(of.together), two_digits)
             .number(sum, |of| Some(of.sum), short_kld)
             .number("together\nover sum", over_sum, ratio)
-            .notes([explained.to_owned()])
+            .notes(
+                [Some(explained.to_owned()), self.where_sums_hold()]
+                    .into_iter()
+                    .flatten(),
+            )
+    }
+
+    /// States up to which whole model the sum of its tensors alone is its KLD, and by how much it is off beyond that.
+    /// `None` where it holds for all of them.
+    fn where_sums_hold(&self) -> Option<String> {
+        let is_off = |of: &Additivity| over_sum(of).ln().abs() > HOLDS.ln();
+        let first = self.additivity.iter().position(is_off)?;
+        let (holding, beyond) = self.additivity.split_at_checked(first)?;
+        let factors = beyond.iter().map(|of| over_sum(of).ln().abs().exp());
+        let most = ratio(
+            factors
+                .filter(|factor| factor.is_finite())
+                .fold(1.0, f64::max),
+        );
+        let from = beyond.first()?.kind;
+        Some(match holding.last() {
+            Some(last) => {
+                let kld = short_kld(last.together.value);
+                format!(
+                    "Sums hold to a quarter up to {} ({kld} nats); from {from} on they are off by factors of up to {most}.",
+                    last.kind
+                )
+            }
+            None => format!("Sums are off from {from} on, by factors of up to {most}."),
+        })
     }
 
     /// The first `n` of the predictions that were checked, the farthest off first.
@@ -288,6 +320,11 @@ impl Sensitivity {
     fn interval_title(&self) -> String {
         format!("{} %\ninterval", short_percent(self.confidence.level()))
     }
+}
+
+/// The KLD of a whole model over the sum of its tensors' KLDs.
+fn over_sum(of: &Additivity) -> f64 {
+    of.together.value / of.sum
 }
 
 /// A measurement over its prediction.
