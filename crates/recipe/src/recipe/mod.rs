@@ -105,8 +105,13 @@ fn read<'i>(
     let costs = derived.map_err(|error| anyhow!("{map_path}: {error}"))?;
     if let Some(first) = costs.unknown.first() {
         let n = count_of(costs.unknown.len() as u64, "tensor");
+        let advice = if map.is_cut_off {
+            "the map is not finished: kl sensitivity --resume measures them"
+        } else {
+            "if the map was made with --tensors, make it again without"
+        };
         let message = format!(
-            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; if the map was made with --tensors, make it again without"
+            "{map_path}: says nothing of {n} that could be quantized, {first} first: they keep their type; {advice}"
         );
         watch.warn(Warning::new("unknown_tensors", message));
     }

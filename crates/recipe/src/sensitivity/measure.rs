@@ -107,9 +107,15 @@ impl Measurement<'_> {
         let windows = &self.bench.rows.windows;
         let n_windows = windows.len();
         let left = plan::windows_left(pieces, cells, whole, n_windows, n_units);
-        let of_whole = n_windows.saturating_sub(whole.klds.len());
-        let of_control = plan::rounds(n_windows, self.n_together()).next();
-        let n_left = left + of_whole as u64 + of_control.map_or(0, |windows| windows.len() as u64);
+        let n_known = self
+            .cell(&Mixture::new())
+            .map_or(0, |control| control.klds.len());
+        let of_first_control = plan::windows_together(n_windows, self.n_together());
+        let of_last_control = plan::rounds(n_windows, self.n_together()).next();
+        let n_left = left
+            + n_windows.saturating_sub(whole.klds.len()) as u64
+            + of_first_control.saturating_sub(n_known) as u64
+            + of_last_control.map_or(0, |windows| windows.len() as u64);
         let n_rows = self.bench.n_rows(0..n_windows);
         phase.expect(n_left, n_rows * n_left / n_windows.max(1) as u64);
     }
@@ -153,9 +159,10 @@ impl Measurement<'_> {
         let mut cell = Cell::default();
         for round in plan::rounds(n, self.n_together()) {
             let end = round.end;
-            let known = self.cell(mixture);
-            if known.is_none_or(|known| known.klds.len() < end) {
-                let measured = self.measure(mixture, round, phase)?;
+            // A map of fewer windows may hold a part of the round.
+            let n_known = self.cell(mixture).map_or(0, |known| known.klds.len());
+            if n_known < end {
+                let measured = self.measure(mixture, round.start.max(n_known)..end, phase)?;
                 self.writer.write_cell(&measured)?;
             }
             if let Some(known) = self.cell(mixture) {
@@ -175,9 +182,11 @@ impl Measurement<'_> {
     fn control(&mut self, phase: &Phase<'_>) -> Result<()> {
         let nothing = Mixture::new();
         let (n_windows, n_together) = (self.bench.rows.windows.len(), self.n_together());
-        let is_first = self.cell(&nothing).is_none();
+        let n_known = self.cell(&nothing).map_or(0, |known| known.klds.len());
+        let n_first = plan::windows_together(n_windows, n_together);
+        let is_first = n_known < n_first;
         let windows = if is_first {
-            0..plan::windows_together(n_windows, n_together)
+            n_known..n_first
         } else {
             let mut rounds = plan::rounds(n_windows, n_together);
             rounds.next().unwrap_or_default()
@@ -197,7 +206,8 @@ impl Measurement<'_> {
     /// counts all that are.
     fn check_rows(&self, control: &Cell) -> Result<()> {
         let model = self.settings.model.display();
-        let windows = self.bench.rows.windows.iter().take(control.n_tokens.len());
+        let windows = self.bench.rows.windows.iter().skip(control.from);
+        let windows = windows.take(control.n_tokens.len());
         let n_rows: u64 = windows.map(|window| u64::from(window.n_rows)).sum();
         let n_finite: u64 = control.n_tokens.iter().copied().map(u64::from).sum();
         let n = n_rows.saturating_sub(n_finite);

@@ -54,8 +54,9 @@ pub fn sensitivity(
     original.keep(&weights.exchangeable()?)?;
     original.mark(&weights.unmeasured()?);
     let windows = opened.draw(settings, engine, &*model, output.begun(), watch)?;
-    let header = header(&original, &windows, imatrix)?;
-    let finished = output.finished(&header)?;
+    // What cannot be continued is refused before the original's rows are computed.
+    let header = output.agreed(header(&original, &windows, imatrix)?)?;
+    let finished = output.finished(&header);
     let was_whole = finished.is_some();
     let map = match finished {
         Some(map) => map,

@@ -11,7 +11,6 @@ use kl_formats::{
 };
 use kl_measure::commands::output::{Existing, PartialFile, follow_links, partial_path};
 use kl_measure::commands::resume;
-use kl_report::number::count_of;
 
 use crate::settings::SensitivitySettings;
 
@@ -57,38 +56,52 @@ impl Output {
     /// The set-up of the map that is continued, and the number of its windows: both depend on the free
     /// memory, which may have changed since.
     pub fn begun(&self) -> Option<(&BackendIdentity, usize)> {
-        let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
-        let header = &cut_off.or(self.whole.as_ref())?.header;
+        let (_, SensitivityMap { header, .. }) = self.begun_map()?;
         Some((header.backend.as_ref()?, header.windows.len()))
     }
 
-    /// Returns the whole map if an earlier run finished it.
+    /// Returns the header of the map that this run finishes: its own, or that of the map that is continued, where
+    /// that has as many windows or more.
     ///
     /// # Errors
-    /// If it belongs to another run.
-    pub fn finished(&mut self, header: &MapHeader) -> Result<Option<SensitivityMap>> {
-        let whole = self.whole.take();
-        if let Some(whole) = &whole {
-            check_header(&self.path, whole, header)?;
+    /// If the map that is there belongs to another run.
+    pub fn agreed(&self, header: MapHeader) -> Result<MapHeader> {
+        let Some((path, begun)) = self.begun_map() else {
+            return Ok(header);
+        };
+        check_header(path, begun, &header)?;
+        if begun.header.windows.len() < header.windows.len() {
+            return Ok(header);
         }
-        Ok(whole)
+        Ok(begun.header.clone())
     }
 
-    /// Begins to write the map, or continues it.
+    /// Returns the whole map if an earlier run finished it, over all windows of this header.
+    pub fn finished(&mut self, header: &MapHeader) -> Option<SensitivityMap> {
+        let is_finished = |whole: &mut SensitivityMap| whole.header == *header;
+        self.whole.take_if(is_finished)
+    }
+
+    /// Begins to write the map, or continues it. A map of fewer windows keeps its cells, to which those of the other
+    /// windows are added.
     ///
     /// # Errors
-    /// If the map that is there belongs to another run, or the file cannot be written.
-    pub fn begin(self, header: MapHeader) -> Result<(PartialFile, MapWriter<File>)> {
+    /// If the file cannot be written.
+    pub fn begin(mut self, header: MapHeader) -> Result<(PartialFile, MapWriter<File>)> {
+        let shorter = self.begun_map().map(|(_, begun)| begun);
+        let shorter = shorter.filter(|begun| begun.header.windows.len() < header.windows.len());
+        if let Some(shorter) = shorter {
+            self.file
+                .replace(&with_header(header.clone(), shorter, self.file.path())?)?;
+            self.cut_off = Some(SensitivityMap::read_cut_off(self.file.path())?);
+        }
         let mut file = self.file;
         let (out, path) = (file.file()?, file.path());
         let writer = match self.cut_off {
-            Some(cut_off) => {
-                check_header(path, cut_off.map(), &header)?;
-                MapWriter::resume(out, path, cut_off, |out, n| {
-                    out.set_len(n)?;
-                    out.seek(SeekFrom::Start(n)).map(drop)
-                })?
-            }
+            Some(cut_off) => MapWriter::resume(out, path, cut_off, |out, n| {
+                out.set_len(n)?;
+                out.seek(SeekFrom::Start(n)).map(drop)
+            })?,
             None => {
                 let cannot = || format!("{}: cannot be written", path.display());
                 out.set_len(0).with_context(cannot)?;
@@ -98,6 +111,27 @@ impl Output {
         file.keep_if_cut_off();
         Ok((file, writer))
     }
+
+    /// The map that an earlier run wrote or began, and its path.
+    fn begun_map(&self) -> Option<(&Path, &SensitivityMap)> {
+        let cut_off = self.cut_off.as_ref().map(CutOffMap::map);
+        let cut_off = cut_off.map(|map| (self.file.path(), map));
+        cut_off.or(self.whole.as_ref().map(|map| (&*self.path, map)))
+    }
+}
+
+/// The lines of a map that is not finished, with another header.
+fn with_header(header: MapHeader, map: &SensitivityMap, path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut writer = MapWriter::create(&mut bytes, path, header)?;
+    for (tensor, errors) in &map.errors {
+        writer.write_errors(tensor, errors)?;
+    }
+    for cell in &map.cells {
+        writer.write_cell(cell)?;
+    }
+    drop(writer);
+    Ok(bytes)
 }
 
 /// Reads the map at `path`. An unfinished one, such as a copy of a file that was being written, gets a partial
@@ -125,26 +159,33 @@ fn whole_or_continued(path: &Path) -> Result<Option<SensitivityMap>> {
     }
 }
 
-/// The windows of a map.
-const WINDOWS: Aspect = Aspect::Key("windows");
+/// What follows from the number of a map's windows.
+const OF_WINDOWS: [Aspect; 5] = [
+    Aspect::Key("windows"),
+    Aspect::Key("shard.n_windows"),
+    Aspect::Key("shard.n_rows"),
+    Aspect::Key("n_windows"),
+    Aspect::Key("n_rows"),
+];
 
-/// Refuses a map that was begun with another header than this run's, except in keys that do not change results.
+/// Refuses a map that was begun with another header than this run's, except in keys that do not change results, and
+/// in the number of windows: those of a smaller `-n` are the first of a larger one's.
 fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
     let [here, there] = [header, &begun.header].map(RunKey::from);
     let mut differences = here.diff(&there);
     differences.retain(|of| of.what != Aspect::SetUp(Setting::Threads));
+    let mut windows = header.windows.iter().zip(&begun.header.windows);
+    if windows.all(|(here, there)| here == there) {
+        differences.retain(|of| !OF_WINDOWS.contains(&of.what));
+    }
     // Other windows are told last: they follow from another text.
-    differences.sort_by_key(|of| of.what == WINDOWS);
+    differences.sort_by_key(|of| OF_WINDOWS.contains(&of.what));
     match differences.first() {
         None => Ok(()),
-        Some(difference) if difference.what == WINDOWS => {
-            let [begun, new] =
-                [&begun.header, header].map(|of| count_of(of.windows.len() as u64, "window"));
-            bail!(
-                "{}: belongs to another run ({begun} there, {new} here): use the same -n and -c, or start over with --force",
-                path.display()
-            )
-        }
+        Some(difference) if OF_WINDOWS.contains(&difference.what) => bail!(
+            "{}: belongs to another run, over other windows: use the same text and the same -c, or start over with --force",
+            path.display()
+        ),
         Some(difference) => resume::refuse(path, difference, "text"),
     }
 }

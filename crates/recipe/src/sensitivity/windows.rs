@@ -94,9 +94,11 @@ impl<'s> Opened<'s> {
         keep_until(&mut order, rows_of, settings.max_tokens);
         let drawn = order.iter().filter_map(|&i| all.get(i).cloned());
         let mut windows: Vec<WindowSpec> = drawn.collect();
-        let fit = match begun {
-            Some((_, n_windows)) => n_windows,
-            None => windows_that_fit(&windows, model.facts().n_vocab, watch)?,
+        let n_begun = begun.map_or(0, |(_, n_begun)| n_begun.min(windows.len()));
+        let fit = if n_begun == windows.len() {
+            n_begun
+        } else {
+            windows_that_fit(&windows, model.facts().n_vocab, watch)?.max(n_begun)
         };
         windows.truncate(fit);
         order.truncate(fit);

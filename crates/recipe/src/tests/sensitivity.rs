@@ -140,11 +140,6 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     let has_cells = bytes.windows(cells.len()).any(|of| of == cells);
     assert!(again.file.was_whole && has_cells);
 
-    settings.max_tokens = 60;
-    let refused = folder.refused(&settings);
-    says(refused, &["(4 windows there, 2 windows here)"]);
-    settings.max_tokens = 120;
-
     // A copy of what was being written, and a damaged map.
     fs::write(folder.path("map"), &whole[..lines[7]]).unwrap();
     assert!(!folder.map(&settings).file.was_whole);
@@ -160,6 +155,78 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
     settings.existing = Existing::asked(false, Some(false));
     assert!(folder.refused(&settings).contains("exists already"));
+}
+
+/// The windows of a smaller `-n` are the first of a larger one's: a map is extended, or has more than is asked for.
+#[test]
+fn a_map_grows_and_is_used_where_it_has_more() {
+    let folder = MapFolder::new();
+    let with = |name: &str, max_tokens: u64, existing: Existing| SensitivitySettings {
+        max_tokens,
+        types: ["q4_K", "q2_K"].map(kind).to_vec(),
+        existing,
+        ..folder.map_settings(name)
+    };
+    let new = || Existing::asked(false, Some(false));
+    folder.map(&with("long", 300, new()));
+    folder.map(&with("short", 120, new()));
+    let (long, short) = (folder.read("long"), folder.read("short"));
+    assert_eq!(
+        (long.header.windows.len(), short.header.windows.len()),
+        (10, 4)
+    );
+
+    // A whole map, and one that was cut off.
+    let bytes = folder.bytes("short");
+    let lines = Vec::from_iter((1..=bytes.len()).filter(|&n| bytes[n - 1] == b'\n'));
+    let half = lines[lines.len() / 2];
+    for (whole, cut_off) in [(Some(&bytes[..]), None), (None, Some(&bytes[..half]))] {
+        let _ = fs::remove_file(folder.path("short"));
+        for (name, bytes) in [("short", whole), ("short.partial", cut_off)] {
+            if let Some(bytes) = bytes {
+                fs::write(folder.path(name), bytes).unwrap();
+            }
+        }
+        let grown = folder.map(&with("short", 300, Existing::Resume));
+        assert!(!grown.file.was_whole && !folder.path("short.partial").exists());
+        let grown = folder.read("short");
+        assert_eq!(grown.header, long.header);
+        for cell in &grown.cells {
+            let same = long
+                .cells
+                .iter()
+                .find(|of| of.exchanged == cell.exchanged)
+                .unwrap();
+            let n = cell.klds.len().min(same.klds.len());
+            assert_eq!(cell.klds[..n], same.klds[..n], "{:?}", cell.exchanged);
+            // A cell of 4 windows is not measured less well than in the map of more.
+            assert!(n == same.klds.len(), "{n} of {}", same.klds.len());
+        }
+        assert_eq!(grown.cells.len(), long.cells.len());
+    }
+
+    // Nothing is left to do for fewer windows, and nothing is lost.
+    let bytes = folder.bytes("long");
+    let used = folder.map(&with("long", 60, Existing::Resume));
+    assert!(used.file.was_whole && folder.bytes("long") == bytes);
+    let lines = Vec::from_iter((1..=bytes.len()).filter(|&n| bytes[n - 1] == b'\n'));
+    let half = lines[lines.len() / 2];
+    fs::remove_file(folder.path("long")).unwrap();
+    fs::write(folder.path("long.partial"), &bytes[..half]).unwrap();
+    folder.map(&with("long", 60, Existing::Resume));
+    let (finished, begun) = (folder.bytes("long"), &bytes[..lines[0]]);
+    assert!(finished.starts_with(begun));
+    let n_windows = |of: &Cell| of.klds.len();
+    let found = Vec::from_iter(folder.read("long").cells.iter().map(n_windows));
+    assert!(
+        found.contains(&2) && found.iter().any(|&n| n > 2),
+        "{found:?}"
+    );
+
+    // Other windows are another run.
+    let mut other = with("long", 300, Existing::Resume);
+    other.seed = 2;
+    says(folder.refused(&other), &["seed: 1 there, 2 here"]);
 }
 
 /// A digit that has changed in a map that was cut off is an error, never another map.
