@@ -216,17 +216,30 @@ pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
     points
 }
 
-/// At most `n` of a frontier's points, whose sizes grow by about the same factor, the first and the last
-/// among them.
+/// Below this KLD, in nats, how much smaller another is matters little.
+const LITTLE_KLD: f64 = 0.01;
+
+/// At most `n` of a frontier's points, the first and the last among them, evenly spaced along its curve of the logarithm
+/// of the KLD by that of the size: where a few bytes change the KLD much, they are as near as where many change little.
 pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return Vec::new();
     };
-    let growth = last.size_bytes as f64 / first.size_bytes.max(1) as f64;
+    let growth = |from: &FrontierPoint, to: &FrontierPoint| {
+        (to.size_bytes as f64 / from.size_bytes.max(1) as f64).ln()
+    };
+    let fall = |from: &FrontierPoint, to: &FrontierPoint| {
+        ((LITTLE_KLD + from.kld) / (LITTLE_KLD + to.kld)).ln()
+    };
+    let part = |step: f64, of: f64| if of > 0.0 { step / of } else { 0.0 };
+    let way_to = |point: &FrontierPoint| {
+        part(growth(first, point), growth(first, last))
+            + part(fall(first, point), fall(first, last))
+    };
     let mut thin: Vec<FrontierPoint> = Vec::new();
     for i in 0..n {
-        let wanted = first.size_bytes as f64 * growth.powf(i as f64 / (n.max(2) - 1) as f64);
-        let distance = |point: &&FrontierPoint| (point.size_bytes as f64 - wanted).abs();
+        let wanted = way_to(last) * i as f64 / (n.max(2) - 1) as f64;
+        let distance = |point: &&FrontierPoint| (way_to(point) - wanted).abs();
         let nearest = points
             .iter()
             .min_by(|a, b| distance(a).total_cmp(&distance(b)));

@@ -500,6 +500,26 @@ fn the_frontier_is_where_recipes_lie() {
     let thin = thinned(&points, 8);
     assert!((6..=8).contains(&thin.len()), "{}", thin.len());
     assert_eq!((thin[0], thin[thin.len() - 1]), (first, last));
+    // A curve that first falls by 14 times within 13 % of the size, and then by 10 while the size doubles.
+    let steep = (0..=100)
+        .map(|i| f64::from(i) / 100.0)
+        .map(|i| (1.0 + 0.13 * i, 14f64.powf(-i)));
+    let flat = (1..=100).map(|i| f64::from(i) / 100.0);
+    let flat = flat.map(|i| (1.13 + 1.13 * i, 10f64.powf(-i) / 14.0));
+    let curve = steep.chain(flat).map(|(size, kld)| super::FrontierPoint {
+        size_bytes: (1e6 * size) as u64,
+        bpw: size,
+        kld,
+    });
+    let thin = thinned(&Vec::from_iter(curve), 9);
+    let n_steep = thin.iter().filter(|point| point.bpw <= 1.13).count();
+    assert_eq!((thin.len(), n_steep), (9, 4));
+    let falls = thin.windows(2).map(|two| two[0].kld / two[1].kld);
+    assert!(
+        falls.clone().all(|fall| fall < 3.0),
+        "{:?}",
+        Vec::from_iter(falls)
+    );
     assert_eq!(thinned(&[], 8), []);
     assert_eq!(thinned(&[first], 8), [first]);
 }
