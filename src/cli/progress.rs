@@ -82,18 +82,18 @@ fn bar(label: &str, n: Option<u64>) -> ProgressBar {
         .with_finish(ProgressFinish::AndClear)
 }
 
-/// The progress of a file that is loaded while nothing else is done.
-pub struct Loading {
+/// The progress of a file that is loaded or written while nothing else is done.
+pub struct FileProgress {
     line: ProgressLine,
     /// Bytes that were there when this began, and all of them.
     first: u64,
     of: u64,
 }
 
-impl Loading {
+impl FileProgress {
     /// `first` bytes `of` all are there.
     pub fn new(label: &str, first: u64, of: u64) -> Self {
-        let line = ProgressLine::new(&format!("loading {label}"), Some(of));
+        let line = ProgressLine::new(label, Some(of));
         Self { line, first, of }
     }
 

@@ -51,6 +51,11 @@ pub fn begin_loading() {
     begin();
 }
 
+/// Notes that work is under way that does not ask whether it should stop: a signal ends the program at once.
+pub fn begin_without_asking() {
+    BEGUN.store(false, Ordering::Relaxed);
+}
+
 /// Notes that the work has ended: what is left is to save and print what it gave.
 pub fn end() {
     if LOADING.swap(false, Ordering::Relaxed) {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use kl_system::locked;
 use terminal_size::{Width, terminal_size_of};
 
-use super::progress::{Loading, Progress};
+use super::progress::{FileProgress, Progress};
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::settings::{ResultSettings, Stats};
@@ -28,7 +28,7 @@ pub struct Terminal<'s> {
     /// True once a run has begun whose time shows that of the command.
     is_forecast: AtomicBool,
     progress: Mutex<Option<Progress>>,
-    loading: Mutex<Option<Loading>>,
+    file: Mutex<Option<FileProgress>>,
     results: Mutex<Results<'s>>,
 }
 
@@ -41,7 +41,7 @@ impl<'s> Terminal<'s> {
             view,
             is_forecast: AtomicBool::new(false),
             progress: Mutex::default(),
-            loading: Mutex::default(),
+            file: Mutex::default(),
             results: Mutex::new(results),
         }
     }
@@ -54,6 +54,15 @@ impl<'s> Terminal<'s> {
 }
 
 impl Terminal<'_> {
+    /// Shows how much of a file is there.
+    fn show_file(&self, label: &str, n_bytes: u64, of: u64) {
+        if !self.quiet {
+            let mut file = locked(&self.file);
+            let begin = || FileProgress::new(label, n_bytes, of);
+            file.get_or_insert_with(begin).update(n_bytes);
+        }
+    }
+
     /// True if a warning is about intervals that a model's line does not show: the table's have
     /// clusters of their own.
     fn leaves_to_table(&self, warning: &Warning) -> bool {
@@ -129,15 +138,15 @@ impl Observer for Terminal<'_> {
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
             Event::Loading { label, n_bytes, of } => {
                 stop::begin_loading();
-                if !self.quiet {
-                    let mut loading = locked(&self.loading);
-                    let begin = || Loading::new(label, n_bytes, of);
-                    loading.get_or_insert_with(begin).update(n_bytes);
-                }
+                self.show_file(&format!("loading {label}"), n_bytes, of);
+            }
+            Event::Quantizing { label, n_bytes, of } => {
+                stop::begin_without_asking();
+                self.show_file(&format!("quantizing {label}"), n_bytes, of);
             }
             Event::End => {
                 stop::end();
-                *locked(&self.loading) = None;
+                *locked(&self.file) = None;
                 *progress() = None;
             }
             Event::Described(info) => results().show(&info_text(info)),

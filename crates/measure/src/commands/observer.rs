@@ -71,6 +71,12 @@ pub enum Event<'e> {
         n_bytes: u64,
         of: u64,
     },
+    /// A model's file is being written, which cannot be asked to stop, and `n_bytes` of it are there.
+    Quantizing {
+        label: &'e str,
+        n_bytes: u64,
+        of: u64,
+    },
     /// The work that began last has ended.
     End,
     /// A file was described, and may now be read whole.

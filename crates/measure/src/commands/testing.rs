@@ -73,6 +73,7 @@ impl Observer for Recorder {
             }
             Event::Compared(comparison) => format!("compared {}", comparison.models.len()),
             Event::Failed(error) => format!("failed {error}"),
+            Event::Quantizing { .. } => return,
             Event::Loading { label, .. } => format!("loading {label}"),
             Event::Report(report) => format!("report of {}", report.models.len()),
         };

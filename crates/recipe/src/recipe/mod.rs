@@ -4,7 +4,10 @@ mod judge;
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kl_engine::{Engine, Imatrix, Quantization, file_kind};
@@ -13,7 +16,7 @@ use kl_measure::commands::observer::{Event, Observer, Watch};
 use kl_measure::commands::output::{Existing, PartialFile};
 use kl_report::number::{count, count_of, part, printable};
 use kl_report::{Versions, Warning};
-use kl_system::shell;
+use kl_system::{shell, threads};
 
 use self::judge::{Judge, file_bytes};
 use crate::mathematics::{Goal, Recipe, Sensitivities, flags, frontier, solve, tensor_type_file};
@@ -226,6 +229,29 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
     words
 }
 
+/// Shows how much of a file of so many bytes is there, while `write` writes it.
+fn with_progress<T>(path: &Path, of: u64, watch: &Watch<'_>, write: impl FnOnce() -> T) -> T {
+    const INTERVAL: Duration = Duration::from_millis(500);
+    let label = path.file_stem().unwrap_or_default().to_string_lossy();
+    let show = |has_ended: Receiver<()>| {
+        while has_ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let n_bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
+            let label = &*label;
+            watch.event(&Event::Quantizing { label, n_bytes, of });
+        }
+    };
+    let written = thread::scope(|scope| {
+        let (end, has_ended) = mpsc::channel();
+        // Where the system allows no thread for it, nothing is shown.
+        let _shown = threads::spawn_scoped(scope, None, || show(has_ended));
+        let written = write();
+        drop(end);
+        written
+    });
+    watch.event(&Event::End);
+    written
+}
+
 /// Writes the file of a recipe, and checks that it has the size and the types that the recipe states.
 ///
 /// # Errors
@@ -244,12 +270,15 @@ pub fn quantize(
     let mixture = recipe.mixture_of_file();
     let output = PartialFile::create(target, settings.may_replace, Existing::Replace)?;
     watch.event(&Event::Plan("quantize", &shown.to_string()));
-    engine.quantize(&Quantization {
+    let quantization = Quantization {
         input: path,
         output: output.path(),
         mixture: &mixture,
         imatrix,
         threads: settings.run.threads,
+    };
+    with_progress(output.path(), recipe.size_bytes, watch, || {
+        engine.quantize(&quantization)
     })?;
     let metadata = fs::metadata(output.path());
     let bytes = metadata.with_context(|| format!("{shown}: cannot be read again"))?;
