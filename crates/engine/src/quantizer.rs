@@ -123,6 +123,8 @@ pub struct Blueprint {
     pub metadata_bytes: u64,
     /// Bytes that the start of each tensor in a quantized file is a multiple of.
     pub alignment: u64,
+    /// The importance matrix that the file was quantized with, as it states.
+    pub made_with: Option<String>,
 }
 
 /// The alignment of every file that the quantizer writes (`GGUF_DEFAULT_ALIGNMENT`).
@@ -175,6 +177,7 @@ impl Blueprint {
             metadata_bytes: metadata_bytes(header, &tensors, imatrix),
             tensors,
             alignment: ALIGNMENT,
+            made_with: header.text("quantize.imatrix.file").map(str::to_owned),
         })
     }
 }

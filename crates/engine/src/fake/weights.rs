@@ -117,6 +117,7 @@ pub(super) fn blueprint(mixture: &Mixture, imatrix: Option<&Imatrix>) -> Bluepri
         tensors: tensors.collect(),
         metadata_bytes: METADATA_BYTES[usize::from(imatrix.is_some())],
         alignment: ALIGNMENT,
+        made_with: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kl_engine::{Engine, Model};
+use kl_engine::{Blueprint, Engine, Model};
 use kl_formats::{Mixture, TokenRecord, WindowSpec, n_rows};
 use kl_measure::commands::bench::{Bench, bytes_of_rows, load_original, memory_for_rows};
 use kl_measure::commands::context::{Decoding, Split, check_files, check_models, context_options};
@@ -23,7 +23,9 @@ use kl_stats::stats::{
 
 use super::Inputs;
 use crate::mathematics::{Goal, Recipe, improved, neighbours};
-use crate::report::recipe::{ChangedType, KeptBackKld, LikeCheck, RecipeCheck, SecondRound};
+use crate::report::recipe::{
+    ChangedType, EqualEmbedding, KeptBackKld, LikeCheck, RecipeCheck, SecondRound,
+};
 
 /// A measured KLD is far from the predicted one if one of the two is more than this many times the other.
 const FAR_OFF: f64 = 2.0;
@@ -297,6 +299,36 @@ impl<'j> Judge<'j> {
         }
     }
 
+    /// Measures the recipe with its embedding and its output at the types that the model of `--like` has. `None` if
+    /// they have those types already, or cannot have them.
+    fn at_equal_types(&self, recipe: &Recipe, like: &Blueprint) -> Result<Option<AtEqualTypes>> {
+        let costs = &self.inputs.costs;
+        let (chosen, mut equal) = (recipe.mixture(), recipe.mixture());
+        for tensor in &like.tensors {
+            let is_held = OF_VOCABULARY.contains(&&*tensor.name);
+            if let Some(kind) = equal.get_mut(&tensor.name).filter(|_| is_held) {
+                *kind = tensor.kind;
+            }
+        }
+        let changed = ChangedType::of_each(&chosen, &equal);
+        let can_have = |change: &ChangedType| {
+            let tensor = costs
+                .tensors
+                .iter()
+                .find(|tensor| tensor.name == change.name);
+            tensor.is_some_and(|tensor| tensor.at(change.to).is_some())
+        };
+        if changed.is_empty() || !changed.iter().all(can_have) {
+            return Ok(None);
+        }
+        let windows = 0..self.n_judging;
+        Ok(Some(AtEqualTypes {
+            changed,
+            size_bytes: costs.size_bytes(&equal),
+            records: self.measure(&equal, windows, "with its embedding")?,
+        }))
+    }
+
     /// Frees the original, and measures the model of `--like` on the windows that judged.
     fn like(
         mut self,
@@ -307,6 +339,8 @@ impl<'j> Judge<'j> {
     ) -> Result<LikeCheck> {
         let (run, watch, shown) = (self.bench.run, self.bench.watch, path.display());
         let original = self.model.facts().clone();
+        let like = self.engine.blueprint(path, None)?;
+        let at_equal_types = self.at_equal_types(recipe, &like)?;
         drop(self.model);
         let options = self.bench.options.clone();
         self.model = load(self.engine, path, run, || (options, None), watch)?;
@@ -323,7 +357,7 @@ impl<'j> Judge<'j> {
         let ratio = ratio_of(records, &of_like, estimator);
         self.model.drop_last();
         // The tensors that have another type than in the map's model.
-        let mut changed = self.engine.blueprint(path, None)?.tensors;
+        let mut changed = like.tensors;
         let tensors = &self.inputs.header.tensors;
         changed.retain(|of| {
             !tensors
@@ -336,10 +370,30 @@ impl<'j> Judge<'j> {
             size_bytes: file_bytes(self.engine, path)?,
             kld,
             ratio,
+            made_with: like.made_with,
+            at_equal_embedding: at_equal_types.map(|equal| EqualEmbedding {
+                ratio: ratio_of(&equal.records, &of_like, estimator),
+                changed: equal.changed,
+                size_bytes: equal.size_bytes,
+            }),
             predicted_ratio: self.inputs.costs.predict_ratio(recipe, &types),
         })
     }
 }
+
+/// A recipe with the embedding and the output of another model's types.
+struct AtEqualTypes {
+    /// Their types in the recipe, and in the other model.
+    changed: Vec<ChangedType>,
+    /// Bytes of the file.
+    size_bytes: u64,
+    /// Its records in the windows that judge.
+    records: Vec<TokenRecord>,
+}
+
+/// The tensors that hold the vocabulary. Where blocks of 256 do not divide their rows, stock types give them many bits,
+/// and most of what a recipe gains may be that it does not.
+const OF_VOCABULARY: [&str; 2] = ["token_embd.weight", "output.weight"];
 
 /// The ratio of the mean KLDs of two models on the same tokens.
 fn ratio_of(a: &[TokenRecord], b: &[TokenRecord], estimator: &Estimator) -> Option<Ratio> {

@@ -118,12 +118,13 @@ fn read<'i>(
         );
         watch.warn(Warning::new("unknown_tensors", message));
     }
+    let goal = goal(settings, &map.header, engine, watch)?;
     Ok(Inputs {
         settings,
         header: map.header,
         imatrix,
         costs,
-        goal: goal(settings, engine)?,
+        goal,
         watch,
     })
 }
@@ -182,10 +183,25 @@ fn read_imatrix(settings: &RecipeSettings, header: &MapHeader) -> Result<Option<
 }
 
 /// The goal of the recipe as a number.
-fn goal(settings: &RecipeSettings, engine: &dyn Engine) -> Result<Goal> {
+fn goal(
+    settings: &RecipeSettings,
+    header: &MapHeader,
+    engine: &dyn Engine,
+    watch: &Watch<'_>,
+) -> Result<Goal> {
     match &settings.goal {
         RecipeGoal::Number(goal) => Ok(*goal),
-        RecipeGoal::Like(path) => Ok(Goal::Size(file_bytes(engine, path)?)),
+        RecipeGoal::Like(path) => {
+            let like = engine.blueprint(path, None)?;
+            if let Some(made_with) = like.made_with.filter(|_| header.imatrix.is_none()) {
+                let message = format!(
+                    "--like {}: was made with an importance matrix ({made_with}), and the map without: a matrix can buy as much as a recipe; make the map with it (kl sensitivity --imatrix), or compare with a file made without",
+                    path.display()
+                );
+                watch.warn(Warning::new("like_has_imatrix", message));
+            }
+            Ok(Goal::Size(file_bytes(engine, path)?))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ pub(super) mod tests;
 use std::collections::BTreeMap;
 
 use kl_formats::{GgmlType, Mixture, ModelIdentity, Unmeasured};
-use kl_report::layout::{Sheet, hanging, laid_out};
+use kl_report::layout::{Sheet, hanging, laid_out, list};
 use kl_report::number::{
     bytes, count, count_of, ends, fixed, percent_1, printable, ratio, short_kld,
 };
@@ -148,9 +148,26 @@ pub struct LikeCheck {
     pub kld: Estimate,
     /// The recipe's KLD over this one's; null where it is not defined.
     pub ratio: Option<Ratio>,
+    /// The importance matrix that its file states it was quantized with; null: none.
+    pub made_with: Option<String>,
+    /// The recipe with this model's types for its embedding and output; null where they have those, and where they
+    /// cannot have them.
+    pub at_equal_embedding: Option<EqualEmbedding>,
     /// The ratio on the map's text, as the map predicts it; null if the map does not know the types of
     /// this model's tensors.
     pub predicted_ratio: Option<Estimate>,
+}
+
+/// A recipe with the types of another model for the embedding and the output.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct EqualEmbedding {
+    /// Their types in the recipe, and in the other model.
+    pub changed: Vec<ChangedType>,
+    /// Bytes of the recipe's file with those.
+    pub size_bytes: u64,
+    /// Its KLD over the other model's; null where it is not defined.
+    pub ratio: Option<Ratio>,
 }
 
 impl RecipeReport {
@@ -239,6 +256,17 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         match &like.ratio {
             Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),
             None => out.line("ratio", "not defined: both are 0"),
+        }
+        let equal = like.at_equal_embedding.as_ref();
+        if let Some((equal, of)) = equal.and_then(|equal| Some((equal, equal.ratio.as_ref()?))) {
+            let changed = equal.changed.iter().map(|change| {
+                let name = change.name.strip_suffix(".weight").unwrap_or(&change.name);
+                format!("{} at {}", printable(name), change.to)
+            });
+            let changed = list(changed.collect());
+            ratio_line(out, "at equal types", of, "");
+            let size = bytes(equal.size_bytes);
+            out.line("", &format!("with {changed}, as the other has: {size}"));
         }
         if let Some(predicted) = &like.predicted_ratio {
             out.estimate("predicted ratio", predicted, ratio);

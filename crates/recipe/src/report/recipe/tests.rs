@@ -116,6 +116,16 @@ pub fn measured() -> RecipeReport {
             size_bytes: 2_345_678,
             kld: Estimate::within(0.0056, 0.005, 0.00625),
             ratio: Some(ratio),
+            made_with: Some("imatrix.gguf".to_owned()),
+            at_equal_embedding: Some(EqualEmbedding {
+                changed: vec![ChangedType {
+                    name: "token_embd.weight".to_owned(),
+                    from: sample::kind("q4_K"),
+                    to: sample::kind("q8_0"),
+                }],
+                size_bytes: 2_445_678,
+                ratio: Some(ratio),
+            }),
             predicted_ratio: Some(Estimate::within(0.75, 0.625, 0.9)),
         }),
     });
