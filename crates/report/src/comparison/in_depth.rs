@@ -173,7 +173,7 @@ impl InDepth {
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
         let shown = self.top.iter().take(n_shown);
         let top = shown.map(|token| token_text(token, &a, &b, self.reference.unit()));
-        text + title + &top.collect::<String>() + view.more()
+        text + title + &top.collect::<String>() + view.more_hint()
     }
 
     /// The mean and the quantiles of both KLDs, and a's over b's. If b's mean is noise, the ratio says

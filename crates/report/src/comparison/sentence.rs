@@ -4,7 +4,7 @@ use kl_stats::stats::{Estimate, Ratio};
 
 use super::tables::mark;
 use super::{ComparedModel, Comparison, ROUNDING};
-use crate::identical_output::same_to;
+use crate::identical_output::same_up_to;
 use crate::layout::list;
 use crate::number::{
     bytes, count, percent_1, printable, ratio, short_kld, short_percent, with_ends,
@@ -283,7 +283,10 @@ impl Ranked<'_> {
         let said = |model: &ComparedModel| {
             let of = model.summary.identical_output.as_ref()?;
             let share = percent_1(of.same_to_the_end?.value);
-            Some((format!("{share} of {}'s", (self.name)(model)), same_to(of)))
+            Some((
+                format!("{share} of {}'s", (self.name)(model)),
+                same_up_to(of),
+            ))
         };
         let (of_best, to) = said(self.best)?;
         let of_last = self.others.last().and_then(|model| said(model));

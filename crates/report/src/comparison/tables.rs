@@ -10,7 +10,7 @@ use kl_stats::stats::{
 
 use super::sizes::Caches;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::identical_output::{left_out, same_to};
+use crate::identical_output::{left_out, same_up_to};
 use crate::layout::{View, WIDTH};
 use crate::names::Names;
 use crate::number::{
@@ -230,12 +230,12 @@ impl Comparison {
     /// The ratios to the best model, and in full those to the next in size.
     pub(super) fn ratios_table(&self, name: ShownName<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
-        let (to_best, more) = view.first(&to_best);
+        let (to_best, more) = view.first_rows(&to_best);
         let by_size = self.pairs_of(PairKind::Size).into_iter();
         let to_next = by_size.filter(|_| view.full);
         let pairs = to_best.iter().copied().chain(to_next).collect();
         let title = "How many times as far, by the mean KLDs on the same tokens";
-        let mut table = self.pairs_table(title, pairs, name).more(more);
+        let mut table = self.pairs_table(title, pairs, name).more_line(more);
         if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
             table = table.group(0, format!("as {}, the best", name(&best.label)));
         }
@@ -447,7 +447,7 @@ impl Comparison {
         let answered = Vec::from_iter(both);
         let identical = || answered.iter().map(|(_, of)| *of);
         // The cut is the reference's, so it is the same for all.
-        let to = identical().next().map(same_to);
+        let to = identical().next().map(same_up_to);
         let title = to.map(|to| format!("Greedy answers that are the original's {to}"));
         let notes = left_out(identical());
         Table::new(title.unwrap_or_default(), answered)

@@ -36,7 +36,7 @@ impl Comparison {
     /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
         let text = self.text_of_models(view, true);
-        text + &self.not_compared_text() + view.more()
+        text + &self.not_compared_text() + view.more_hint()
     }
 
     /// The result in sentences, the table of the models, the ratios to the best if wanted or in full, and the
@@ -67,11 +67,11 @@ impl Comparison {
         text += &if view.full {
             Table::fitted(names, |name| self.spans_table(name))
         } else {
-            Table::fitted(names, |name| self.brief_spans_table(name).first(view))
+            Table::fitted(names, |name| self.brief_spans_table(name).first_rows(view))
         };
         text.extend(self.caches_tables().iter().map(Table::text));
         text += &self.in_use_text(names, view);
-        text += &Table::fitted(names, |name| self.set_up_table(name).first(view));
+        text += &Table::fitted(names, |name| self.set_up_table(name).first_rows(view));
         if view.breakdown {
             text += &self.breakdown_text(view.width);
         }
@@ -132,11 +132,11 @@ impl Comparison {
     /// The greedy answers that stay the same, and the drafted tokens that are accepted.
     fn in_use_text(&self, names: &Names, view: View) -> String {
         let mut text = Table::fitted(names, |name| {
-            self.identical_table(name, !view.full).first(view)
+            self.identical_table(name, !view.full).first_rows(view)
         });
         // Without greedy answers, drafts have no column there.
         if view.full || (text.is_empty() && self.shows_drafts()) {
-            text += &Table::fitted(names, |name| self.acceptance_table(name).first(view));
+            text += &Table::fitted(names, |name| self.acceptance_table(name).first_rows(view));
         }
         text
     }

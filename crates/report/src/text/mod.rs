@@ -69,7 +69,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         out.title(&format!("{prints}; {differs}"));
         out.text += &llama_perplexity_block(statistics);
     }
-    out.text + view.more()
+    out.text + view.more_hint()
 }
 
 /// Says what was evaluated against what, and what the numbers below cover.

@@ -189,7 +189,7 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
     let of = &report.breakdown;
     let mut groups = of.by_group.clone();
-    let (first, more) = view.first(&groups);
+    let (first, more) = view.first_rows(&groups);
     let n_shown = first.len();
     if n_shown < groups.len() {
         let mean = |bin: &Bin| bin.kld.map_or(-1.0, |kld| kld.value);
