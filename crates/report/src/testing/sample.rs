@@ -10,8 +10,8 @@ use kl_stats::stats::{
 
 use super::made_up;
 use crate::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthToken, NEAR,
-    NotCompared, PairKind, RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, DEFAULT_NEAR, InDepth,
+    InDepthToken, NotCompared, PairKind, RatioToBest,
 };
 use crate::few_windows;
 use crate::{TopToken, WorstText, WorstToken};
@@ -82,7 +82,7 @@ pub fn comparison() -> Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
-        near: NEAR,
+        near: DEFAULT_NEAR,
         for_context: None,
         floor: None,
         clusters: Some(clusters),

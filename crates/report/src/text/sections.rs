@@ -6,7 +6,8 @@ use kl_stats::stats::{
 };
 
 use crate::comparison::tables::{
-    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
+    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, division_title, few_tokens_legend,
+    few_tokens_mark,
 };
 use crate::identical_output::{left_out, sentence};
 use crate::layout::{Sheet, USUAL_QUANTILES, View, laid_out};
@@ -212,7 +213,7 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
             shown.extend(of);
         }
     }
-    if let Some(legend) = legend(shown.iter().map(|bin| bin.n_tokens)) {
+    if let Some(legend) = few_tokens_legend(shown.iter().map(|bin| bin.n_tokens)) {
         out.title(&legend);
     }
 }
@@ -220,13 +221,13 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
 /// A row for each part of the tokens; nothing without any.
 fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
-    let title = format!("KL divergence {}", title(by, out.unit));
+    let title = format!("KL divergence {}", division_title(by, out.unit));
     let names = Names::whole(&labels, view.width);
     out.text += &Table::fitted(&names, |name| {
         Table::new(title.as_str(), bins)
             .gap(2)
             .left("", |bin| {
-                format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
+                format!("  {}{}", name(&bin.label), few_tokens_mark(bin.n_tokens))
             })
             .right("tokens", |bin| count(bin.n_tokens))
             .number("mean KLD", |bin| Some(bin.kld?.value), short_kld)

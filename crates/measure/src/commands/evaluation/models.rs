@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, anyhow};
 use kl_engine::EngineError;
-use kl_report::comparison::{Comparison, NEAR};
+use kl_report::comparison::{Comparison, DEFAULT_NEAR};
 use kl_report::{Failure, ModelReport, ReferenceInfo, Report, RowsHere, faulty_rows};
 
 use crate::commands::Shelf;
@@ -146,7 +146,7 @@ pub fn evaluate_each(
 ) -> Report {
     let (watch, several) = (queue.watch, queue.n > 1);
     let mut labels = Vec::new();
-    let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters, DEFAULT_NEAR);
     comparer.for_context = settings.for_context;
     let mut waiting = std::mem::take(&mut queue.usable).into_iter();
     queue.report.reference = reference;

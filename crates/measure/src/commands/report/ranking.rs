@@ -191,7 +191,10 @@ impl<'r> Ranking<'r> {
 
     /// Keeps only the p-value of each ratio to a mean that is noise.
     fn forget_noise(&self, compared: &mut Compared) {
-        let (second, noise) = (&self.comparison.models[compared.b], self.comparison.noise());
+        let (second, noise) = (
+            &self.comparison.models[compared.b],
+            self.comparison.noise_kld(),
+        );
         let is_noise = compared.kind != PairKind::Weights && self.comparison.is_noise(second);
         if is_noise {
             compared.paired.ratio = compared.paired.ratio.map(Ratio::p_alone);

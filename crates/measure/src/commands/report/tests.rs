@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kl_formats::{
     ModelIdentity, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
 };
-use kl_report::comparison::{ComparedModel, NEAR};
+use kl_report::comparison::{ComparedModel, DEFAULT_NEAR};
 use kl_report::layout::View;
 use kl_stats::stats::Ratio;
 use tempfile::TempDir;
@@ -72,17 +72,17 @@ fn said(comparison: &Comparison) -> String {
 
 #[test]
 fn the_sentences_of_real_quants() {
-    let all = compare(&[], NEAR);
+    let all = compare(&[], DEFAULT_NEAR);
     insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6_K, is 6.33 [5.85, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
     let six = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    insta::assert_snapshot!(said(&compare(&six, NEAR)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, DEFAULT_NEAR)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     insta::assert_snapshot!(said(&compare(&six, 1.3)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     let equals = ["rec3.498", "iq3_s"];
-    insta::assert_snapshot!(said(&compare(&equals, NEAR)), @"rec3.498 has the lowest mean KLD: near-lossless, no top token differs. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
+    insta::assert_snapshot!(said(&compare(&equals, DEFAULT_NEAR)), @"rec3.498 has the lowest mean KLD: near-lossless, no top token differs. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
     let two = ["q8_0", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&two, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
+    insta::assert_snapshot!(said(&compare(&two, DEFAULT_NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&dominated, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
+    insta::assert_snapshot!(said(&compare(&dominated, DEFAULT_NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
 }
 
 /// A sidecar: its header and its records.
@@ -159,7 +159,7 @@ fn in_context() -> ReportSettings {
 }
 
 fn reported(sidecars: &[MadeUp]) -> Comparison {
-    reported_near(sidecars, NEAR)
+    reported_near(sidecars, DEFAULT_NEAR)
 }
 
 fn three() -> [MadeUp; 3] {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kl_engine::{CacheType, FlashAttention, ModelOptions};
 use kl_formats::Target;
 use kl_report::Condition;
-use kl_report::comparison::NEAR;
+use kl_report::comparison::DEFAULT_NEAR;
 use kl_stats::stats::{ClusterRule, Confidence};
 
 use super::folder::stem;
@@ -152,7 +152,7 @@ impl Default for ReportSettings {
             allow_excluded: false,
             confidence: Confidence::default(),
             cluster: ClusterRule::default(),
-            near: NEAR,
+            near: DEFAULT_NEAR,
             for_context: None,
             floor: None,
         }
