@@ -130,7 +130,7 @@ impl Folder {
             target: target(Kind::Kl, Some(Encoding::F32)),
             chooses_encoding: false,
             part: None,
-            existing: Existing::asked(false, Some(false)),
+            existing: Existing::by_flags(false, Some(false)),
             run: run(),
         }
     }
@@ -160,14 +160,14 @@ impl Folder {
     /// Has an evaluation write the sidecar `name`, from its start.
     pub fn write_anew(&self, settings: &mut EvaluateSettings, name: &str) {
         settings.results.sidecar = Some(self.path(name));
-        settings.results.existing = Existing::asked(false, Some(false));
+        settings.results.existing = Existing::by_flags(false, Some(false));
     }
 
     pub fn merge_settings(&self, parts: Vec<PathBuf>, resume: bool) -> MergeSettings {
         MergeSettings {
             output: self.path("joined"),
             parts,
-            existing: Existing::asked(false, resume.then_some(true)),
+            existing: Existing::by_flags(false, resume.then_some(true)),
         }
     }
 

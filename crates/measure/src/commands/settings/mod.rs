@@ -249,7 +249,7 @@ impl Default for ResultSettings {
             part: None,
             for_context: None,
             reference: PathBuf::new(),
-            existing: Existing::asked(false, None),
+            existing: Existing::by_flags(false, None),
         }
     }
 }
