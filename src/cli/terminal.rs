@@ -122,11 +122,15 @@ impl Observer for Terminal<'_> {
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
-            Event::Loading { label, n_bytes, of } => {
+            Event::Loading {
+                label,
+                n_bytes,
+                n_bytes_in_all,
+            } => {
                 stop::begin_loading();
                 if !self.quiet {
                     let mut loading = locked(&self.loading);
-                    let begin = || Loading::new(label, n_bytes, of);
+                    let begin = || Loading::new(label, n_bytes, n_bytes_in_all);
                     loading.get_or_insert_with(begin).update(n_bytes);
                 }
             }
@@ -142,8 +146,8 @@ impl Observer for Terminal<'_> {
                 model,
                 reference,
                 index,
-                of,
-            } => self.show_model(model, reference, (index, of)),
+                n_models,
+            } => self.show_model(model, reference, (index, n_models)),
             Event::Wrote(path) => say_wrote(path, self.quiet),
             Event::Compared(comparison) => self.show_comparison(comparison),
             Event::Failed(error) => say!("kl: {error}"),

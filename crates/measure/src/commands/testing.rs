@@ -66,7 +66,9 @@ impl Observer for Recorder {
             Event::Described(_) => "described".to_owned(),
             Event::Verified(_) => "verified".to_owned(),
             Event::Prompted(_) => "prompted".to_owned(),
-            Event::Evaluated { index, of, .. } => format!("evaluated {} of {of}", index + 1),
+            Event::Evaluated {
+                index, n_models, ..
+            } => format!("evaluated {} of {n_models}", index + 1),
             Event::Wrote(_) => "wrote".to_owned(),
             Event::WarningOf(warning, labels) => {
                 format!("warning {} of {}", warning.kind(), labels.join(", "))

@@ -116,7 +116,7 @@ impl<'q> Queue<'q> {
             model: &model,
             reference: &self.report.reference,
             index,
-            of: self.n,
+            n_models: self.n,
         });
         if model.summary.n_tokens == 0 && model.interrupted.is_none() {
             let path = subject.path.display();
@@ -155,7 +155,7 @@ pub fn evaluate_each(
     while let Some((index, subject)) = waiting.next().filter(|_| !watch.should_stop()) {
         let rest = waiting.as_slice().iter();
         let n_after = rest.filter(|(_, next)| !is_done(settings, next)).count();
-        watch.evaluates(several.then_some(index), n_after as u64);
+        watch.set_model(several.then_some(index), n_after as u64);
         match evaluate(subject) {
             Ok(evaluated) => {
                 let is_interrupted = evaluated.report.interrupted.is_some();
@@ -175,7 +175,7 @@ pub fn evaluate_each(
         queue.report.complete = waiting.len() == 0;
         queue.publish();
     }
-    watch.evaluates(None, 0);
+    watch.set_model(None, 0);
     let mut report = queue.report;
     if report.models.is_empty() && report.failed.is_empty() {
         report.failed = queue.skipped;

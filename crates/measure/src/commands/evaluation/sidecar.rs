@@ -183,7 +183,7 @@ impl ClaimedSidecar {
             let windows = records.chunk_by(|one, next| one.window == next.window);
             let lengths: Vec<usize> = windows.map(<[TokenRecord]>::len).collect();
             // The last may be cut.
-            let n_kept = resume::of_whole_calls(lengths.len().saturating_sub(1), n_seq);
+            let n_kept = resume::windows_in_whole_calls(lengths.len().saturating_sub(1), n_seq);
             records.truncate(lengths.iter().take(n_kept).sum());
         }
         records.truncate(until.replay(&records));

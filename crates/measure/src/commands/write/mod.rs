@@ -249,7 +249,7 @@ impl<'j, 'e> Job<'j, 'e> {
         let n_whole = begun.windows().len();
         if n_whole < choice.input.plan.windows.len() {
             let n_seq = choice.chosen_options().n_seq;
-            begun.keep_first(resume::of_whole_calls(n_whole, n_seq));
+            begun.keep_first(resume::windows_in_whole_calls(n_whole, n_seq));
         }
         Ok(begun.windows().len())
     }
