@@ -139,7 +139,7 @@ fn compare_one(
         watch,
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
-        tokens: None,
+        vocabulary: None,
         check_models: &|| Ok(()),
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         input_time: None,
