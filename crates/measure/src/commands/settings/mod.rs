@@ -63,8 +63,10 @@ pub struct EvaluateSettings {
 impl EvaluateSettings {
     /// The evaluations of the run, in order: those of one model follow one another.
     pub fn subjects(&self) -> Vec<Subject> {
-        let models = self.models.iter();
-        models.flat_map(|path| self.sweep.subjects(path)).collect()
+        self.models
+            .iter()
+            .flat_map(|path| self.sweep.subjects(path))
+            .collect()
     }
 }
 
@@ -274,13 +276,13 @@ impl ResultSettings {
             return self.sidecar.clone();
         }
         let label = self.label_of(subject);
-        let evaluated = label.unwrap_or_else(|| stem(&subject.path));
+        let model = label.unwrap_or_else(|| stem(&subject.path));
         let part = self.part.map_or(String::new(), |part| {
             format!(".{part}").replace('/', "-of-")
         });
         // Not to be taken for a flag, where kl names it in a command.
-        let here = if evaluated.starts_with('-') { "./" } else { "" };
-        Some(format!("{here}{evaluated}@{}{part}.kls", stem(&self.reference)).into())
+        let folder = if model.starts_with('-') { "./" } else { "" };
+        Some(format!("{folder}{model}@{}{part}.kls", stem(&self.reference)).into())
     }
 }
 
@@ -367,6 +369,6 @@ pub const MAX_THREADS: u32 = 512;
 /// Threads that compute by default: one for each physical core that this process may use, since more would wait for
 /// each other.
 pub fn default_threads() -> u32 {
-    let n = num_cpus::get_physical().min(num_cpus::get());
-    (n as u32).min(MAX_THREADS)
+    let n_cores = num_cpus::get_physical().min(num_cpus::get());
+    (n_cores as u32).min(MAX_THREADS)
 }
