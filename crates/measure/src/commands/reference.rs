@@ -97,7 +97,7 @@ pub fn open_rows<'h>(
     let path = reference.path().display().to_string();
     let rows = ReferenceRows::open(reference, load_head)?;
     let rows = rows.stop_when(Box::new(|| watch.should_stop()));
-    if let Some(computed) = &rows.here
+    if let Some(computed) = &rows.rows_here
         && computed.error.max_kld >= DOUBTFUL_KLD
     {
         let [mean, max] = [computed.error.mean_kld, computed.error.max_kld].map(kld);

@@ -159,7 +159,8 @@ fn compare_one(
         .iter()
         .map(|pair| (pair.window.window, pair.other.clone()))
         .collect();
-    let other_rows = open_rows(other, load_head, watch)?.at(indices(|pair| pair.other_index));
+    let other_rows =
+        open_rows(other, load_head, watch)?.with_order(indices(|pair| pair.other_index));
     let source = FileRows::new(&other_rows, other_windows_by_number);
     evaluation.run(sidecar, rows, Sources::ready(source))
 }

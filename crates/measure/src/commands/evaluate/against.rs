@@ -325,7 +325,7 @@ impl<'e> RunAgainst<'_, 'e> {
             .ref_model
             .is_some_and(|ref_model| ref_model.model.facts().is_offloaded);
         let device_computes_reference = rows
-            .here
+            .rows_here
             .as_ref()
             .map_or(ref_is_offloaded, RowsHere::is_on_device);
         let device = DeviceClock::default();

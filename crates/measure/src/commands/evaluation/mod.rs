@@ -124,7 +124,7 @@ impl Evaluation<'_> {
         }
         let texts = texts_of(&log.records, self.vocabulary);
         Ok(Evaluated {
-            reference_rows: rows.here,
+            reference_rows: rows.rows_here,
             ..self.conclude(log, outcome, texts)?
         })
     }
