@@ -95,7 +95,10 @@ pub fn load<'e>(
     check(&describe(&planned, BackendIdentity::default()))?;
     let prepared = input::complete(planned, &*model, run, None, watch)?;
     // Its context has one window open at a time.
-    let (max_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
+    let (max_rows, n_ctx) = (
+        prepared.plan.max_rows_of_window(),
+        prepared.provenance.n_ctx,
+    );
     let decoding = Decoding::from_model(&*model, max_rows, n_ctx).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &*model, &options)?);

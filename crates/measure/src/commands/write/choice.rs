@@ -95,7 +95,7 @@ impl<'m, 'a> Choice<'m, 'a> {
         input: &'a PreparedInput,
         precedents: Precedents<'_>,
     ) -> Result<Self> {
-        let (max_rows, n_ctx) = (input.plan.most_rows(), input.provenance.n_ctx);
+        let (max_rows, n_ctx) = (input.plan.max_rows_of_window(), input.provenance.n_ctx);
         let decoding = Decoding::from_model(model, max_rows, n_ctx);
         let options_for =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedents);
