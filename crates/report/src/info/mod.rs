@@ -186,7 +186,7 @@ impl MapInfo {
     }
 }
 
-/// What a model's file records of it.
+/// The record of a model in its own file.
 #[derive(Serialize, Debug)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct GgufInfo {
@@ -354,8 +354,8 @@ impl Finding {
 /// The rows of a tensor that are compared with an original's, at most, unless it has more experts.
 pub const COMPARED_ROWS: usize = 128;
 
-/// The error of a tensor's weights against an original's, in evenly spaced rows: the sum of the squared differences
-/// over the sum of the original's squares.
+/// The error of a tensor's weights against an original's, in rows evenly spaced: the sum of the squared differences over the sum of
+/// the original's squares.
 #[derive(Serialize, Debug)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct WeightError {
