@@ -85,24 +85,28 @@ fn bar(label: &str, n: Option<u64>) -> ProgressBar {
 /// The progress of a file that is loaded or written while nothing else is done.
 pub struct FileProgress {
     line: ProgressLine,
-    /// Bytes that were there when this began, and all of them.
-    first: u64,
-    of: u64,
+    /// Bytes that were there when this began, and bytes of the whole file.
+    n_bytes_before: u64,
+    n_bytes_in_all: u64,
 }
 
 impl FileProgress {
-    /// `first` bytes `of` all are there.
-    pub fn new(label: &str, first: u64, of: u64) -> Self {
-        let line = ProgressLine::new(label, Some(of));
-        Self { line, first, of }
+    /// `n_bytes_before` bytes are there, of `n_bytes_in_all`.
+    pub fn new(label: &str, n_bytes_before: u64, n_bytes_in_all: u64) -> Self {
+        let line = ProgressLine::new(label, Some(n_bytes_in_all));
+        Self {
+            line,
+            n_bytes_before,
+            n_bytes_in_all,
+        }
     }
 
     /// Shows that `n_bytes` bytes are there.
     pub fn update(&mut self, n_bytes: u64) {
-        let per_s = n_bytes.saturating_sub(self.first) as f64 / self.line.seconds();
-        let mut message = format!("{} of {}", bytes(n_bytes), bytes(self.of));
+        let per_s = n_bytes.saturating_sub(self.n_bytes_before) as f64 / self.line.seconds();
+        let mut message = format!("{} of {}", bytes(n_bytes), bytes(self.n_bytes_in_all));
         if per_s > 0.0 {
-            let left = duration(self.of.saturating_sub(n_bytes) as f64 / per_s);
+            let left = duration(self.n_bytes_in_all.saturating_sub(n_bytes) as f64 / per_s);
             message += &format!(", {}/s, {left} left", bytes(per_s as u64));
         }
         self.line.show(message, n_bytes);

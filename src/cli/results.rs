@@ -50,7 +50,7 @@ pub struct Outputs {
 
 /// The treatment of files that `kl` makes again: such a file is replaced, and with `force` any.
 pub fn made_again(force: bool) -> Existing {
-    Existing::asked(force, Some(!force))
+    Existing::by_flags(force, Some(!force))
 }
 
 impl<'p> Results<'p> {

@@ -55,10 +55,10 @@ impl<'s> Terminal<'s> {
 
 impl Terminal<'_> {
     /// Shows how much of a file is there.
-    fn show_file(&self, label: &str, n_bytes: u64, of: u64) {
+    fn show_file(&self, label: &str, n_bytes: u64, n_bytes_in_all: u64) {
         if !self.quiet {
             let mut file = locked(&self.file);
-            let begin = || FileProgress::new(label, n_bytes, of);
+            let begin = || FileProgress::new(label, n_bytes, n_bytes_in_all);
             file.get_or_insert_with(begin).update(n_bytes);
         }
     }
@@ -136,13 +136,21 @@ impl Observer for Terminal<'_> {
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
-            Event::Loading { label, n_bytes, of } => {
+            Event::Loading {
+                label,
+                n_bytes,
+                n_bytes_in_all,
+            } => {
                 stop::begin_loading();
-                self.show_file(&format!("loading {label}"), n_bytes, of);
+                self.show_file(&format!("loading {label}"), n_bytes, n_bytes_in_all);
             }
-            Event::Quantizing { label, n_bytes, of } => {
+            Event::Quantizing {
+                label,
+                n_bytes,
+                n_bytes_in_all,
+            } => {
                 stop::begin_without_asking();
-                self.show_file(&format!("quantizing {label}"), n_bytes, of);
+                self.show_file(&format!("quantizing {label}"), n_bytes, n_bytes_in_all);
             }
             Event::End => {
                 stop::end();
@@ -156,8 +164,8 @@ impl Observer for Terminal<'_> {
                 model,
                 reference,
                 index,
-                of,
-            } => self.show_model(model, reference, (index, of)),
+                n_models,
+            } => self.show_model(model, reference, (index, n_models)),
             Event::Wrote(path) => say_wrote(path, self.quiet),
             Event::Compared(comparison) => self.show_comparison(comparison),
             Event::Failed(error) => say!("kl: {error}"),

@@ -39,10 +39,11 @@ const BANDS: [Band; 4] = [
 ];
 
 /// The caution that comes with a band's name.
-const DEPENDS: &str = "bands depend on model and text";
+const CAUTION: &str = "bands depend on model and text";
 
-/// The share of top tokens from which one in so many is said in percent: one in two may be a third.
-const MANY: f64 = 0.4;
+/// The share of top tokens from which it is given in percent, not as one in so many: rounded, `1 in 2` could as well
+/// be a third.
+const SHARE_IN_PERCENT: f64 = 0.4;
 
 impl Band {
     /// The band of a mean KLD in nats.
@@ -52,8 +53,8 @@ impl Band {
 
     /// The mean KLDs that it holds: `from 0.01 to 0.05`.
     fn range(&self) -> String {
-        let ends = BANDS.iter().rev().map(|band| band.below);
-        match (ends.clone().find(|end| *end < self.below), self.below) {
+        let mut descending_ends = BANDS.iter().rev().map(|band| band.below);
+        match (descending_ends.find(|end| *end < self.below), self.below) {
             (None, end) => format!("below {end}"),
             (Some(start), f64::INFINITY) => format!("above {start}"),
             (Some(start), end) => format!("from {start} to {end}"),
@@ -80,14 +81,14 @@ impl ModelResult {
     /// Its loss as a sentence, with what such words are worth. `None` without a band.
     pub fn loss_sentence(&self) -> Option<String> {
         let loss = capitalised(&self.loss_in_words()?);
-        Some(format!("{loss}; {DEPENDS}."))
+        Some(format!("{loss}; {CAUTION}."))
     }
 
     /// Explains its band, with what such words are worth. `None` without a band.
     pub fn band_in_words(&self) -> Option<String> {
         let band = self.band()?;
         let (name, range) = (band.name, band.range());
-        Some(format!("{name}: a mean KLD {range}; {DEPENDS}"))
+        Some(format!("{name}: a mean KLD {range}; {CAUTION}"))
     }
 }
 
@@ -95,7 +96,7 @@ impl ModelResult {
 fn differing(share: f64) -> String {
     if share <= 0.0 {
         "no top token differs".to_owned()
-    } else if share < MANY {
+    } else if share < SHARE_IN_PERCENT {
         let one_in = count((1.0 / share).round() as u64);
         format!("1 top token in {one_in} differs")
     } else {

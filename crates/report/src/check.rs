@@ -201,9 +201,9 @@ impl Check {
         let kld = |value: Option<f64>| or_undefined(value, short_kld);
         let same_top = |moved: &Moved| or_undefined(moved.same_top, percent);
         let (noise, base) = (&self.noise, &self.base);
-        let [mean, most] = [noise.kld, noise.largest_kld].map(kld);
-        let of_noise = format!(
-            "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {mean} nats on average and {most} at most, and keeps {} of top tokens.",
+        let [mean_kld, largest_kld] = [noise.kld, noise.largest_kld].map(kld);
+        let noise_note = format!(
+            "Rounding: about what inputs of 8 bits do to each product, which moves the CPU's own rows by {mean_kld} nats on average and {largest_kld} at most, and keeps {} of top tokens.",
             same_top(noise),
         );
         let (tokens, words) = (count_of(self.n_tokens, "token"), base.words(base));
@@ -224,7 +224,7 @@ impl Check {
             .right("not finite", |cell| count(cell.moved.n_not_finite))
             .shown_if(has_not_finite)
             .left("verdict", |cell| cell.verdict.to_string());
-        table.notes([of_noise]).gap(2)
+        table.notes([noise_note]).gap(2)
     }
 
     /// The verdict: for each device what is computed wrongly, and where it differs first.
@@ -235,13 +235,15 @@ impl Check {
         }
         let is_wrong = |cell: &&CheckedCell| cell.verdict == CellVerdict::Wrong;
         let mut text = String::new();
-        let by_device = |a: &CheckedCell, b: &CheckedCell| a.settings.device == b.settings.device;
-        for cells in self.cells.chunk_by(by_device) {
+        for cells in self
+            .cells
+            .chunk_by(|a, b| a.settings.device == b.settings.device)
+        {
             let (wrong, right): (Vec<_>, Vec<_>) = cells.iter().partition(is_wrong);
             if let [first, ..] = *wrong {
-                let (device, when) = (&first.settings.device, self.when(&wrong, &right));
-                let place = place(&wrong);
-                text += &format!("On {device}{when}, this model is computed wrongly{place}. ");
+                let device = &first.settings.device;
+                let (condition, place) = (self.condition(&wrong, &right), first_place(&wrong));
+                text += &format!("On {device}{condition}, this model is computed wrongly{place}. ");
             }
         }
         if !self.cells.iter().all(|cell| is_wrong(&cell)) {
@@ -251,24 +253,28 @@ impl Check {
     }
 
     /// The condition that the wrong settings of a device meet, and the right ones do not.
-    fn when(&self, wrong: &[&CheckedCell], right: &[&CheckedCell]) -> String {
+    fn condition(&self, wrong: &[&CheckedCell], right: &[&CheckedCell]) -> String {
         if right.is_empty() {
             return String::new();
         }
-        let is_together = |cell: &&CheckedCell| cell.settings.n_seq > 1;
-        if wrong.iter().all(is_together) && !right.iter().any(is_together) {
+        let has_several_windows = |cell: &&CheckedCell| cell.settings.n_seq > 1;
+        if wrong.iter().all(has_several_windows) && !right.iter().any(has_several_windows) {
             return ", with several windows at once".to_owned();
         }
         let sizes = wrong.iter().map(|cell| cell.settings.n_ubatch);
-        let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
-        let at_most = match most {
+        let smallest = sizes.clone().min().unwrap_or(0);
+        let largest = sizes.max().unwrap_or(0);
+        let at_most = match largest {
             1 => ", one token at a time".to_owned(),
             n => format!(", with batches of at most {n} tokens"),
         };
-        let tokens = count_of(least.into(), "token");
-        let or_more = format!(", with batches of {tokens} or more");
-        let all = (0..=u32::MAX, String::new());
-        let batches = [all, (0..=most, at_most), (least..=u32::MAX, or_more)];
+        let tokens = count_of(smallest.into(), "token");
+        let at_least = format!(", with batches of {tokens} or more");
+        let batches = [
+            (0..=u32::MAX, String::new()),
+            (0..=largest, at_most),
+            (smallest..=u32::MAX, at_least),
+        ];
         for (kernel, has_kernel) in [
             ("", None),
             (", with flash attention", Some(true)),
@@ -276,28 +282,33 @@ impl Check {
         ] {
             for (sizes, batch) in &batches {
                 let holds = |cell: &&CheckedCell| {
-                    let has = cell.settings.flash_attn != "off";
-                    let is_kernel = has_kernel.is_none_or(|wanted| wanted == has);
-                    is_kernel && sizes.contains(&cell.settings.n_ubatch)
+                    let may_use_kernel = cell.settings.flash_attn != "off";
+                    has_kernel.is_none_or(|has_kernel| has_kernel == may_use_kernel)
+                        && sizes.contains(&cell.settings.n_ubatch)
                 };
                 if wrong.iter().all(holds) && !right.iter().any(holds) {
                     return format!("{kernel}{batch}");
                 }
             }
         }
-        let each = wrong.iter().map(|cell| cell.settings.words(&self.base));
-        format!(", with {}", list(each.collect()))
+        let settings = wrong.iter().map(|cell| cell.settings.words(&self.base));
+        format!(", with {}", list(settings.collect()))
     }
 }
 
 /// Where wrong settings differ first.
-fn place(wrong: &[&CheckedCell]) -> String {
-    let firsts = wrong.iter().filter_map(|of| of.first_difference.as_ref());
-    let Some(first) = firsts.min_by_key(|first| first.layer.unwrap_or(u32::MAX)) else {
+fn first_place(wrong: &[&CheckedCell]) -> String {
+    let first_difference = wrong
+        .iter()
+        .filter_map(|cell| cell.first_difference.as_ref())
+        .min_by_key(|difference| difference.layer.unwrap_or(u32::MAX));
+    let Some(first) = first_difference else {
         return ", though its layers agree where each is computed apart".to_owned();
     };
-    let named = first.node.as_ref().map(|node| format!(" ({node})"));
-    let node = named.unwrap_or_default();
+    let node = first
+        .node
+        .as_ref()
+        .map_or_else(String::new, |node| format!(" ({node})"));
     match first.layer {
         Some(layer) => format!(": layer {layer} is the first that differs{node}"),
         None => format!(": its layers agree, and the output differs{node}"),

@@ -41,24 +41,27 @@ impl FromStr for Condition {
         let expected =
             "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
         let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
-        let (name, rest) = text.split_at(index);
-        let mut operators = OPERATORS.iter();
-        let parts = operators.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
-        let (holds, bound) = parts.ok_or(expected)?;
+
+        let (name, comparison) = text.split_at(index);
+        let (holds, bound) = OPERATORS
+            .iter()
+            .find_map(|(sign, holds)| Some((holds, comparison.strip_prefix(sign)?)))
+            .ok_or(expected)?;
         let (name, bound) = (name.trim(), bound.trim());
-        let number = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
+        let finite_bound = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
         let condition = Self {
             expression: text.trim().to_owned(),
             name: name.to_owned(),
             holds: *holds,
-            bound: number.ok_or_else(|| format!("'{bound}' is not a finite number"))?,
+            bound: finite_bound.ok_or_else(|| format!("'{bound}' is not a finite number"))?,
         };
         if condition.is_of_model() || condition.is_of_pair() {
             return Ok(condition);
         }
-        let similar = similar(name).join(", ");
-        let has_none = format!("the result has no number named '{name}'");
-        Err(format!("{has_none}; similar names: {similar}"))
+        let similar = similar_names(name).join(", ");
+        Err(format!(
+            "the result has no number named '{name}'; similar names: {similar}"
+        ))
     }
 }
 
@@ -88,21 +91,23 @@ impl Condition {
     ) -> Verdict {
         let value = numbers.get(&self.name).copied().flatten();
         let holds = value.is_some_and(|value| (self.holds)(&value, &self.bound));
-        let few = n_windows.filter(|n| self.section() == "ratio" && *n < MIN_WINDOWS_TO_PLAN);
-        let (reason, said) = if let Some(n) = few {
-            let needed = format!("needs at least {MIN_WINDOWS_TO_PLAN} windows");
-            let why = "the interval is not reliable enough to gate on";
-            let said = format!("{needed}, and these are of {n}: {why}");
-            (Some(Reason::FewWindows), said)
+        let too_few_windows =
+            n_windows.filter(|n| self.section() == "ratio" && *n < MIN_WINDOWS_TO_PLAN);
+        let (reason, outcome) = if let Some(n) = too_few_windows {
+            let outcome = format!(
+                "needs at least {MIN_WINDOWS_TO_PLAN} windows, and these are of {n}: \
+                 the interval is not reliable enough to gate on"
+            );
+            (Some(Reason::FewWindows), outcome)
         } else if value.is_none() {
-            let said = "cannot be checked: this result has no such value";
-            (Some(Reason::NoValue), said.to_owned())
+            let outcome = "cannot be checked: this result has no such value";
+            (Some(Reason::NoValue), outcome.to_owned())
         } else if holds {
             (Some(Reason::Holds), "holds".to_owned())
         } else if let Some(tokens) = left_out {
-            let accepts = "(--allow-excluded accepts that)";
-            let said = format!("does not hold, but {tokens} left out {accepts}");
-            (Some(Reason::LeftOut), said)
+            let outcome =
+                format!("does not hold, but {tokens} left out (--allow-excluded accepts that)");
+            (Some(Reason::LeftOut), outcome)
         } else {
             (None, "does not hold".to_owned())
         };
@@ -111,13 +116,13 @@ impl Condition {
             value,
             failed: reason.is_some(),
             reason,
-            said,
+            outcome,
         }
     }
 }
 
-/// Names that other tools give some numbers, each with the name here.
-const SPOKEN: [(&str, &str); 5] = [
+/// Names that other tools give to some numbers, each with `kl`'s own name.
+const NAMES_ELSEWHERE: [(&str, &str); 5] = [
     ("top1", "agreement.ref_top1"),
     ("top_1", "agreement.ref_top1"),
     ("top_p", "agreement.ref_top1"),
@@ -125,32 +130,43 @@ const SPOKEN: [(&str, &str); 5] = [
     ("ppl", "perplexity.ratio"),
 ];
 
-/// The known names that people may mean: those that others call so, or else the closest by edit distance.
-fn similar(name: &str) -> Vec<&'static str> {
-    const LISTED: usize = 5;
-    let spoken = SPOKEN.iter().filter(|(theirs, _)| name.contains(theirs));
-    let ours = Vec::from_iter(spoken.map(|(_, ours)| *ours));
-    if !ours.is_empty() {
-        return ours;
+/// The known names that people may mean: those of the numbers that other tools call so, or else the closest by edit
+/// distance.
+fn similar_names(name: &str) -> Vec<&'static str> {
+    const MAX_NAMES: usize = 5;
+    let translated: Vec<_> = NAMES_ELSEWHERE
+        .iter()
+        .filter(|(elsewhere, _)| name.contains(elsewhere))
+        .map(|(_, own_name)| *own_name)
+        .collect();
+    if !translated.is_empty() {
+        return translated;
     }
-    let mut known: Vec<_> = NAMES.lines().chain(NAMES_OF_PAIR.lines()).collect();
-    known.sort_by_cached_key(|known| strsim::levenshtein(name, known));
-    known.truncate(LISTED);
-    known
+    let mut known_names: Vec<_> = NAMES.lines().chain(NAMES_OF_PAIR.lines()).collect();
+    known_names.sort_by_cached_key(|known| strsim::levenshtein(name, known));
+    known_names.truncate(MAX_NAMES);
+    known_names
 }
 
 /// The tokens that a number leaves out: those that no statistic counts, and those with an infinite KLD or
 /// for which the number itself is infinite. `None` if there are none, or if that is accepted.
-fn not_accepted(excluded: ExcludedTokens, n_infinite: u64, allow_excluded: bool) -> Option<String> {
+fn unaccepted_tokens(
+    excluded: ExcludedTokens,
+    n_infinite: u64,
+    allow_excluded: bool,
+) -> Option<String> {
     let why = match (excluded.n_ref, excluded.n_eval) {
         (0, 1..) => "with a row of the evaluated model that is not finite",
         (1.., 0) => "with a row of the reference that is not finite",
         _ => "with a row that is not finite",
     };
     let is_partial = !allow_excluded && excluded.n + n_infinite > 0;
-    let excluded = (excluded.n, why);
-    let infinite = (n_infinite, "with an infinite or unknown value");
-    is_partial.then(|| left_out([excluded, infinite]))
+    is_partial.then(|| {
+        left_out([
+            (excluded.n, why),
+            (n_infinite, "with an infinite or unknown value"),
+        ])
+    })
 }
 
 /// Checks `conditions` against the numbers of `report`.
@@ -167,17 +183,21 @@ where
         return Vec::new();
     }
     let (numbers, summary) = (named_numbers(report), &report.summary);
-    let of_each = conditions.iter().map(|condition| {
-        let of_section = match condition.section() {
-            "reverse_kld" => summary.reverse_kld.as_ref().map(|of| of.n_infinite),
-            "perplexity" | "delta_p" => summary.perplexity.map(|of| of.n_infinite + of.n_unknown),
-            _ => None,
-        };
-        let n_infinite = summary.n_infinite().max(of_section.unwrap_or(0));
-        let left_out = not_accepted(summary.all_excluded(), n_infinite, allow_excluded);
-        condition.verdict(&numbers, left_out, None)
-    });
-    of_each.collect()
+    conditions
+        .iter()
+        .map(|condition| {
+            let n_infinite_in_section = match condition.section() {
+                "reverse_kld" => summary.reverse_kld.as_ref().map(|kld| kld.n_infinite),
+                "perplexity" | "delta_p" => summary
+                    .perplexity
+                    .map(|perplexity| perplexity.n_infinite + perplexity.n_unknown),
+                _ => None,
+            };
+            let n_infinite = summary.n_infinite().max(n_infinite_in_section.unwrap_or(0));
+            let left_out = unaccepted_tokens(summary.all_excluded(), n_infinite, allow_excluded);
+            condition.verdict(&numbers, left_out, None)
+        })
+        .collect()
 }
 
 /// Checks `conditions` against the numbers of `pair`, which compares two models' tokens in `paired`, as
@@ -190,10 +210,11 @@ pub fn judge_pair(
     allow_excluded: bool,
 ) -> Vec<Verdict> {
     let numbers = named_numbers(pair);
-    let left_out = || not_accepted(ExcludedTokens::default(), paired.n_left_out, allow_excluded);
-    let n_windows = Some(paired.n_windows);
-    let verdict = |of: &Condition| of.verdict(&numbers, left_out(), n_windows);
-    conditions.iter().map(verdict).collect()
+    let left_out = unaccepted_tokens(ExcludedTokens::default(), paired.n_left_out, allow_excluded);
+    conditions
+        .iter()
+        .map(|condition| condition.verdict(&numbers, left_out.clone(), Some(paired.n_windows)))
+        .collect()
 }
 
 /// The outcome of one condition for one model.
@@ -211,7 +232,7 @@ pub struct Verdict {
     pub reason: Option<Reason>,
     /// The outcome in words, which follow the condition.
     #[serde(skip)]
-    said: String,
+    outcome: String,
 }
 
 /// The reason why a model fails a condition.
@@ -231,8 +252,8 @@ pub enum Reason {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let outcome = if self.failed { "failed" } else { "passed" };
-        write!(f, "{outcome}: {} {}", self.expression, self.said)?;
+        let verdict = if self.failed { "failed" } else { "passed" };
+        write!(f, "{verdict}: {} {}", self.expression, self.outcome)?;
         // All digits, because six may look equal to the bound.
         match self.value {
             Some(value) if value != 0.0 && value.abs() < 1e-5 => write!(f, ": {value:e}"),
@@ -380,9 +401,9 @@ mod tests {
                 "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are",
             ),
         ] {
-            let left_out = not_accepted(n_excluded, n_infinite, false);
+            let left_out = unaccepted_tokens(n_excluded, n_infinite, false);
             assert_eq!(left_out.as_deref(), Some(said));
-            assert_eq!(not_accepted(n_excluded, n_infinite, true), None);
+            assert_eq!(unaccepted_tokens(n_excluded, n_infinite, true), None);
             let condition: Condition = "kld.mean > 0.01".parse().unwrap();
             let numbers = NamedNumbers::from([("kld.mean".to_owned(), Some(0.001))]);
             let verdict = condition.verdict(&numbers, left_out, None);

@@ -26,22 +26,26 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     let (summary, path) = (&model.summary, &model.model.path);
     let mut doubts = left_out_tokens(summary.all_excluded(), summary.n_infinite());
     doubts.extend(identical_rows(model, path));
-    if let (Some(mean), Some(top1)) = (model.mean_kld(), model.same_top())
+    if let (Some(mean), Some(same_top)) = (model.mean_kld(), model.same_top())
         && mean.value >= FAR_KLD
-        && top1 < FAR_AGREEMENT
+        && same_top < FAR_AGREEMENT
     {
-        let (mean, top1) = (kld(mean.value), percent(top1));
+        let (mean, same_top) = (kld(mean.value), percent(same_top));
         let message = format!(
-            "{path}: the mean KLD is {mean} nats, and the top tokens agree in only {top1}: this is a quant of another model (a fine-tune?), or a broken one"
+            "{path}: the mean KLD is {mean} nats, and the top tokens agree in only {same_top}: this is a quant of another model (a fine-tune?), or a broken one"
         );
         doubts.push(Warning::new("far_apart", message));
     }
     if !is_part {
         let (clusters, n) = (&summary.clusters, summary.n_windows);
         doubts.extend(few_windows(clusters, n, unit(of_prompts)));
-        let groups = model.breakdown.by_group.iter();
-        let empty = groups.filter(|group| group.n_tokens == 0);
-        doubts.extend(empty_groups(empty.map(|group| &group.label)));
+        let empty_labels = model
+            .breakdown
+            .by_group
+            .iter()
+            .filter(|group| group.n_tokens == 0)
+            .map(|group| &group.label);
+        doubts.extend(empty_groups(empty_labels));
     }
     if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
         let message = format!(
@@ -50,10 +54,13 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
         );
         doubts.push(Warning::new("unknown_probability", message));
     }
-    if let Some(of) = summary.perplexity.filter(|of| of.n_unknown > 0) {
+    if let Some(perplexity) = summary
+        .perplexity
+        .filter(|perplexity| perplexity.n_unknown > 0)
+    {
         let message = format!(
             "perplexity and the change in the actual token's probability leave out {}, the least probable ones, which the base file does not know: both perplexities are too low, and llama-perplexity's differ",
-            count_of(of.n_unknown, "token")
+            count_of(perplexity.n_unknown, "token")
         );
         doubts.push(Warning::new("unknown_tokens", message));
     }
@@ -63,8 +70,13 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
 
 /// The warning that the memory of some models at a context of `n_tokens` is not known.
 pub fn unknown_caches(models: &[ComparedModel], n_tokens: u64) -> Option<Warning> {
-    let unknown = models.iter().filter(|model| model.memory.is_none());
-    let names = list(unknown.map(|of| printable(&of.label)).collect());
+    let names = list(
+        models
+            .iter()
+            .filter(|model| model.memory.is_none())
+            .map(|model| printable(&model.label))
+            .collect(),
+    );
     let message = format!(
         "{names}: no size at {}, because the sidecar does not record the sizes of the KV cache: evaluate again with --force",
         count_of(n_tokens, "token")
@@ -78,9 +90,10 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     for model in models {
         let label = printable(&model.label);
         if model.is_incomplete {
-            let excluded = (model.summary.n_excluded, "without a finite row");
-            let infinite = (model.summary.n_infinite(), "with an infinite KLD");
-            let tokens = left_out([excluded, infinite]);
+            let tokens = left_out([
+                (model.summary.n_excluded, "without a finite row"),
+                (model.summary.n_infinite(), "with an infinite KLD"),
+            ]);
             let message =
                 format!("{label}: {tokens} left out of its mean, but not of other models'");
             doubts.push(Warning::new("left_out_tokens", message));
@@ -89,20 +102,25 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     }
     // The tokens that all leave out: a ranked model has only these.
     let ranked = models.iter().find(|model| model.is_candidate());
-    if let Some(ModelResult { summary, .. }) = ranked.or(models.first()).map(|of| &of.result) {
+    if let Some(model) = ranked.or(models.first()) {
+        let summary = &model.summary;
         doubts.extend(left_out_tokens(
             summary.all_excluded(),
             summary.n_infinite(),
         ));
     }
-    let few = models.iter().filter_map(|model| {
-        let (clusters, n) = (&model.summary.clusters, model.summary.n_windows);
-        Some((n, few_windows(clusters, n, unit(of_prompts))?))
-    });
-    doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
-    let mut with_perplexity = models.iter().filter(|of| of.summary.perplexity.is_some());
-    let known = with_perplexity.next().map(|of| &of.summary);
-    doubts.extend(known.and_then(|of| high_perplexity(of, of_prompts)));
+    let fewest_windows = models
+        .iter()
+        .filter_map(|model| {
+            let (clusters, n) = (&model.summary.clusters, model.summary.n_windows);
+            Some((n, few_windows(clusters, n, unit(of_prompts))?))
+        })
+        .min_by_key(|(n, _)| *n);
+    doubts.extend(fewest_windows.map(|(_, warning)| warning));
+    let with_perplexity = models
+        .iter()
+        .find(|model| model.summary.perplexity.is_some());
+    doubts.extend(with_perplexity.and_then(|model| high_perplexity(&model.summary, of_prompts)));
     doubts
 }
 
@@ -118,17 +136,17 @@ fn identical_rows(model: &ModelResult, name: &str) -> Option<Warning> {
 
 /// The warnings about the tokens that every statistic leaves out, and those with an infinite KLD.
 pub fn left_out_tokens(excluded: ExcludedTokens, n_infinite: u64) -> Vec<Warning> {
-    let without_row = format!(
+    let excluded_message = format!(
         "{} left out of every statistic: {} (--json locates them)",
         left_out([(excluded.n, ""), (0, "")]),
         faulty_rows(excluded)
     );
-    let at_infinity = format!(
+    let infinite_message = format!(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens",
         count_of(n_infinite, "token")
     );
-    let excluded = (excluded.n > 0).then(|| Warning::new("excluded_tokens", without_row));
-    let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", at_infinity));
+    let excluded = (excluded.n > 0).then(|| Warning::new("excluded_tokens", excluded_message));
+    let infinite = (n_infinite > 0).then(|| Warning::new("infinite_kld", infinite_message));
     excluded.into_iter().chain(infinite).collect()
 }
 
@@ -165,11 +183,11 @@ pub fn few_windows(clusters: &Clustering, n: u64, unit: &str) -> Option<Warning>
         return None;
     }
     let (windows, is_block) = (count_of(n, unit), clusters.kind == ClusterKind::Block);
-    let of = |what| count_of(clusters.n, what);
+    let n_clusters = |thing| count_of(clusters.n, thing);
     let message = if clusters.kind == ClusterKind::Part {
         format!(
             "the intervals rest on {} of {windows}: they do not show how much other texts differ; use at least {needed} {unit}s, of different texts",
-            of("part")
+            n_clusters("part")
         )
     } else if let Some(worth) = clusters.worth_notably_less(n) {
         format!(
@@ -182,7 +200,7 @@ pub fn few_windows(clusters: &Clustering, n: u64, unit: &str) -> Option<Warning>
     } else if is_block {
         format!(
             "the intervals rest on {}, of {windows} in all: from so few they are often too narrow; use at least {needed} {unit}s",
-            of("block")
+            n_clusters("block")
         )
     } else {
         format!(

@@ -5,8 +5,8 @@ use kl_stats::stats::IdenticalOutput;
 use super::number::{count, count_of};
 
 /// Says how many greedy answers are the same, and within how many tokens half of the others differ.
-pub fn sentence(of: &IdenticalOutput) -> String {
-    let same = match (of.n_answers, of.n_differ) {
+pub fn sentence(output: &IdenticalOutput) -> String {
+    let same_answers = match (output.n_answers, output.n_differ) {
         (0, _) => return "No greedy answer counts".to_owned(),
         (1, 0) => "The only greedy answer is".to_owned(),
         (all, 0) => format!("All {} greedy answers are", count(all)),
@@ -17,41 +17,52 @@ pub fn sentence(of: &IdenticalOutput) -> String {
             format!("{same} of {all} {verb}")
         }
     };
-    let within = of.half_differ_within.map(|n| count_of(n.into(), "token"));
-    let half = within.map(|tokens| format!("; half of the others differ within {tokens}"));
-    let (to, half) = (same_to(of), half.unwrap_or_default());
-    format!("{same} the same {to}{half}")
+    let half_of_others = output.half_differ_within.map(|n| {
+        let tokens = count_of(n.into(), "token");
+        format!("; half of the others differ within {tokens}")
+    });
+    format!(
+        "{same_answers} the same {}{}",
+        same_up_to(output),
+        half_of_others.unwrap_or_default()
+    )
 }
 
-/// Names the point up to which answers are the same: the end, or also the cut.
-pub fn same_to(of: &IdenticalOutput) -> String {
-    let tokens = of.cut_at.map(|n| count_of(n.into(), "token"));
-    let cut = tokens.map(|tokens| format!(" or the cut at {tokens}"));
+/// Names the point up to which answers are the same: `to the end`, or also the cut.
+pub fn same_up_to(output: &IdenticalOutput) -> String {
+    let cut = output
+        .cut_at
+        .map(|n| format!(" or the cut at {}", count_of(n.into(), "token")));
     format!("to the end{}", cut.unwrap_or_default())
 }
 
 /// Says how many answers are left out, and why; near ties are the same for all models.
-pub fn left_out<'o>(of: impl IntoIterator<Item = &'o IdenticalOutput>) -> Option<String> {
-    let mut said: Vec<String> = of.into_iter().filter_map(left_out_of).collect();
-    said.dedup();
-    (!said.is_empty()).then(|| said.join("; "))
+pub fn left_out<'o>(outputs: impl IntoIterator<Item = &'o IdenticalOutput>) -> Option<String> {
+    let mut phrases: Vec<String> = outputs.into_iter().filter_map(left_out_of).collect();
+    phrases.dedup();
+    (!phrases.is_empty()).then(|| phrases.join("; "))
 }
 
 /// Says how many answers are left out, and why: `2 of 40 left out: 2 near ties`.
-fn left_out_of(of: &IdenticalOutput) -> Option<String> {
-    let reasons = [
-        (of.n_near_ties, count_of(of.n_near_ties, "near tie")),
-        (of.n_unknown, format!("{} not finite", count(of.n_unknown))),
+fn left_out_of(output: &IdenticalOutput) -> Option<String> {
+    let reasons: Vec<String> = [
+        (output.n_near_ties, count_of(output.n_near_ties, "near tie")),
         (
-            of.n_cut_short,
-            format!("{} cut before others", count(of.n_cut_short)),
+            output.n_unknown,
+            format!("{} not finite", count(output.n_unknown)),
         ),
-    ];
-    let given = reasons.into_iter().filter(|(n, _)| *n > 0);
-    let n = of.n_left_out();
-    let [left_out, all] = [n, n + of.n_answers].map(count);
-    let why = Vec::from_iter(given.map(|(_, why)| why)).join(", ");
-    (n > 0).then(|| format!("{left_out} of {all} left out: {why}"))
+        (
+            output.n_cut_short,
+            format!("{} cut before others", count(output.n_cut_short)),
+        ),
+    ]
+    .into_iter()
+    .filter(|(n, _)| *n > 0)
+    .map(|(_, reason)| reason)
+    .collect();
+    let n = output.n_left_out();
+    let [left_out, all] = [n, n + output.n_answers].map(count);
+    (n > 0).then(|| format!("{left_out} of {all} left out: {}", reasons.join(", ")))
 }
 
 #[cfg(test)]
@@ -94,21 +105,21 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_said() {
-        let mut of = sample::identical(4.0);
-        assert_eq!(left_out([&of]), None);
-        of.n_answers = 38;
-        of.n_near_ties = 2;
+        let mut output = sample::identical(4.0);
+        assert_eq!(left_out([&output]), None);
+        output.n_answers = 38;
+        output.n_near_ties = 2;
         assert_eq!(
-            left_out([&of, &of]).unwrap(),
+            left_out([&output, &output]).unwrap(),
             "2 of 40 left out: 2 near ties"
         );
-        of.n_unknown = 1;
+        output.n_unknown = 1;
         let both = "3 of 41 left out: 2 near ties, 1 not finite";
-        assert_eq!(left_out([&of]).unwrap(), both);
-        of.n_near_ties = 1;
+        assert_eq!(left_out([&output]).unwrap(), both);
+        output.n_near_ties = 1;
         let one = "2 of 40 left out: 1 near tie, 1 not finite";
-        assert_eq!(left_out([&of]).unwrap(), one);
-        (of.n_answers, of.n_differ, of.n_ended) = (0, 0, 0);
-        assert_eq!(sentence(&of), "No greedy answer counts");
+        assert_eq!(left_out([&output]).unwrap(), one);
+        (output.n_answers, output.n_differ, output.n_ended) = (0, 0, 0);
+        assert_eq!(sentence(&output), "No greedy answer counts");
     }
 }

@@ -38,8 +38,8 @@ impl View {
         ..Self::BRIEF
     };
 
-    /// The end of a text: it says where the rest is; empty in full.
-    pub fn more(&self) -> &'static str {
+    /// The last line of a text, which says how to see more; empty in full.
+    pub fn more_hint(&self) -> &'static str {
         if self.full {
             ""
         } else {
@@ -49,7 +49,7 @@ impl View {
 
     /// The rows that a table shows of these, and the line below it that counts the others; empty if it
     /// shows all.
-    pub fn first<'r, T>(&self, rows: &'r [T]) -> (&'r [T], String) {
+    pub fn first_rows<'r, T>(&self, rows: &'r [T]) -> (&'r [T], String) {
         /// A table of more rows shows a few of them.
         const MANY: usize = 8;
         const FEW: usize = 5;
@@ -83,16 +83,16 @@ pub fn laid_out<'p>(
     let mut text = start.to_owned();
     let mut column = start.chars().count();
     for (i, piece) in pieces.enumerate() {
-        let [width, of_joint] = [piece, joint].map(|text| text.chars().count());
-        if i > 0 && column + of_joint + width > WIDTH {
+        let [piece_width, joint_width] = [piece, joint].map(|text| text.chars().count());
+        if i > 0 && column + joint_width + piece_width > WIDTH {
             text += &format!("{}\n{:indent$}", joint.trim_end(), "");
             column = indent;
         } else if i > 0 {
             text += joint;
-            column += of_joint;
+            column += joint_width;
         }
         text += piece;
-        column += width;
+        column += piece_width;
     }
     text + "\n"
 }
@@ -128,8 +128,8 @@ impl Sheet {
         self.text += &wrapped(&printable(title));
     }
 
-    /// A line of words, continued below where it is too long. It is split at each space, so that a path
-    /// keeps all of its own.
+    /// A line of words, continued below where it is too long. It is split at each single space, so that a path
+    /// keeps its own spaces.
     pub fn line(&mut self, name: &str, text: &str) {
         self.list(name, " ", printable(text).split(' '));
     }
@@ -143,26 +143,29 @@ impl Sheet {
 
     /// A line of several things, continued below, after one of them, where it is too long.
     pub fn list<'i>(&mut self, name: &str, joint: &str, items: impl Iterator<Item = &'i str>) {
-        let start = self.start(name);
+        let start = self.line_start(name);
         self.text += &laid_out(&start, self.name_width + 3, joint, items);
     }
 
-    fn start(&self, name: &str) -> String {
+    fn line_start(&self, name: &str) -> String {
         format!("  {:<width$} ", printable(name), width = self.name_width)
     }
 
     /// A line with a value, in the column of values, and what follows it.
-    pub fn value(&mut self, name: &str, value: &str, rest: &str) {
-        let gap = if rest.is_empty() { "" } else { "  " };
-        let (start, rest) = (self.start(name), printable(rest));
-        self.text += &format!("{start}{value:>12}{gap}{rest}\n");
+    pub fn value(&mut self, name: &str, value: &str, remark: &str) {
+        let gap = if remark.is_empty() { "" } else { "  " };
+        let (start, remark) = (self.line_start(name), printable(remark));
+        self.text += &format!("{start}{value:>12}{gap}{remark}\n");
     }
 
     /// A value and its interval, or the one end that it has.
     pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
-        let ends = ends_beside(estimate, &show);
-        let ends = Some(ends).filter(|_| self.has_intervals);
-        self.value(name, &show(estimate.value), &ends.unwrap_or_default());
+        let interval = if self.has_intervals {
+            ends_beside(estimate, &show)
+        } else {
+            String::new()
+        };
+        self.value(name, &show(estimate.value), &interval);
     }
 
     /// The quantiles of a divergence, a line each.
@@ -173,11 +176,13 @@ impl Sheet {
     }
 
     /// The maximum of a divergence and where it is; `next` is the text of the token that follows.
-    pub fn maximum(&mut self, max: f64, at: &TokenLocation, next: Option<&str>) {
-        let at = self.position(at.window, at.position);
+    pub fn maximum(&mut self, max: f64, location: &TokenLocation, next: Option<&str>) {
+        let position = self.position(location.window, location.position);
         let before = next.map(|text| format!("before {text:?}"));
-        let start = format!("{}{:>12}  ", self.start("maximum"), kld(max));
-        let pieces = [Some(at.as_str()), before.as_deref()].into_iter().flatten();
+        let start = format!("{}{:>12}  ", self.line_start("maximum"), kld(max));
+        let pieces = [Some(position.as_str()), before.as_deref()]
+            .into_iter()
+            .flatten();
         self.text += &laid_out(&start, start.chars().count(), ", ", pieces);
     }
 
@@ -200,10 +205,13 @@ pub fn quoted(text: &str, width: usize, is_end: bool) -> String {
         let [before, after] = if is_end { [cut, ""] } else { ["", cut] };
         format!("{:?}", format!("{before}{part}{after}"))
     };
-    let mut parts = (0..=chars.len().min(width)).rev().map(part);
-    let fits = |text: &String| text.chars().map(columns).sum::<usize>() <= width;
-    parts.find(fits).unwrap_or_default()
+    (0..=chars.len().min(width))
+        .rev()
+        .map(part)
+        .find(|text| text.chars().map(columns).sum::<usize>() <= width)
+        .unwrap_or_default()
 }
+
 /// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
 pub fn list(mut names: Vec<String>) -> String {
     /// The number of models that a sentence names before it counts the others.

@@ -30,6 +30,7 @@ pub fn named_numbers(model: &impl Serialize) -> NamedNumbers {
     numbers
 }
 
+/// Adds the numbers of a value that goes by `name`.
 fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
     match value {
         Value::Null | Value::Number(_) => {
@@ -40,7 +41,7 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
             for (key, field) in fields {
                 match (key.as_str(), field) {
                     ("quantiles" | "drafted", Value::Array(entries)) => {
-                        for (key, entry) in entries.iter().flat_map(names_of) {
+                        for (key, entry) in entries.iter().flat_map(named_values) {
                             collect(&join(&key), entry, numbers);
                         }
                     }
@@ -56,8 +57,8 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
     }
 }
 
-/// The names by which an entry of a list goes, and what goes by each.
-fn names_of(entry: &Value) -> Vec<(String, &Value)> {
+/// The names by which an entry of a list goes, each with the value that it names.
+fn named_values(entry: &Value) -> Vec<(String, &Value)> {
     let p = entry.get("p").and_then(Value::as_f64);
     let quantile = p.map(|p| (format!("q{}", short_percent(p)), entry));
     let median = (p == Some(0.5)).then(|| ("median".to_owned(), entry));

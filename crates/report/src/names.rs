@@ -6,7 +6,7 @@ use crate::layout::UNBOUNDED;
 use crate::number::printable;
 
 /// The narrowest that names are cut to.
-pub const MIN_NAME: usize = 8;
+pub const MIN_NAME_WIDTH: usize = 8;
 
 /// Short names that still distinguish the models: labels without what all begin with.
 pub struct Names {
@@ -15,53 +15,60 @@ pub struct Names {
     /// Each label, and its name.
     names: Vec<(String, String)>,
     /// The widest line, in columns.
-    line: usize,
+    line_width: usize,
 }
 
 impl Names {
-    /// Shortens labels for lines of at most `line` columns; where lines have no bound, labels stay whole.
-    pub fn of(labels: &[&str], line: usize) -> Self {
-        if line == UNBOUNDED {
-            return Self::whole(labels, line);
+    /// Shortens labels for lines of at most `line_width` columns; where lines have no bound, labels stay whole.
+    pub fn of(labels: &[&str], line_width: usize) -> Self {
+        if line_width == UNBOUNDED {
+            return Self::whole(labels, line_width);
         }
-        let printed: Vec<String> = labels.iter().map(|label| printable(label)).collect();
-        Self::without(common_prefix(&printed), labels, line)
+        let printable_labels: Vec<String> = labels.iter().map(|label| printable(label)).collect();
+        Self::without(common_prefix(&printable_labels), labels, line_width)
     }
 
     /// Labels that keep what all begin with.
-    pub fn whole(labels: &[&str], line: usize) -> Self {
-        Self::without("", labels, line)
+    pub fn whole(labels: &[&str], line_width: usize) -> Self {
+        Self::without("", labels, line_width)
     }
 
-    fn without(prefix: &str, labels: &[&str], line: usize) -> Self {
-        let labels = BTreeSet::from_iter(labels).into_iter();
-        let names = labels.map(|label| ((*label).to_owned(), without_prefix(label, prefix)));
+    fn without(prefix: &str, labels: &[&str], line_width: usize) -> Self {
         Self {
             prefix: prefix.to_owned(),
-            names: names.collect(),
-            line,
+            names: BTreeSet::from_iter(labels)
+                .into_iter()
+                .map(|label| ((*label).to_owned(), without_prefix(label, prefix)))
+                .collect(),
+            line_width,
         }
     }
 
     /// The name of each label, at most `width` characters wide: no two are the same. The middle of a long
     /// name is left out; two that look the same then are numbered.
     pub fn within(&self, width: usize) -> impl Fn(&str) -> String + use<'_> {
-        let names = self.names.iter();
-        let plain: Vec<String> = names.map(|(_, name)| cut(name, width)).collect();
-        let mut shown: HashMap<&str, String> = HashMap::new();
-        for (i, ((label, name), plain_name)) in self.names.iter().zip(&plain).enumerate() {
-            let n_alike = |text: &String| plain.iter().filter(|other| *other == text).count();
-            let mut numbered = (i + 1..).map(|number| {
+        let cut_names: Vec<String> = self
+            .names
+            .iter()
+            .map(|(_, name)| cut(name, width))
+            .collect();
+        let mut names_by_label: HashMap<&str, String> = HashMap::new();
+        for (i, ((label, name), cut_name)) in self.names.iter().zip(&cut_names).enumerate() {
+            let n_alike = |text: &String| cut_names.iter().filter(|other| *other == text).count();
+            let mut numbered_names = (i + 1..).map(|number| {
                 let number = format!(" {number}");
                 cut(name, width.saturating_sub(number.len())) + &number
             });
-            let is_free =
-                |text: &String| n_alike(text) == 0 && !shown.values().any(|other| other == text);
-            let single = Some(plain_name).filter(|name| n_alike(name) == 1);
-            let text = single.cloned().or_else(|| numbered.find(is_free));
-            shown.insert(label, text.unwrap_or_default());
+            let is_free = |text: &String| {
+                n_alike(text) == 0 && !names_by_label.values().any(|other| other == text)
+            };
+            let unique_name = Some(cut_name).filter(|name| n_alike(name) == 1);
+            let shown_name = unique_name
+                .cloned()
+                .or_else(|| numbered_names.find(is_free));
+            names_by_label.insert(label, shown_name.unwrap_or_default());
         }
-        move |label| match shown.get(label) {
+        move |label| match names_by_label.get(label) {
             Some(name) => name.clone(),
             None => cut(&without_prefix(label, &self.prefix), width),
         }
@@ -69,9 +76,13 @@ impl Names {
 
     /// The names in sentences, which may have several lines, but each name only one.
     pub fn in_sentences(&self) -> impl Fn(&str) -> String + use<'_> {
-        /// The words beside a name.
-        const BESIDE: usize = 20;
-        self.within(self.line.saturating_sub(BESIDE).max(MIN_NAME))
+        /// The columns that the words beside a name take.
+        const WORDS_WIDTH: usize = 20;
+        self.within(
+            self.line_width
+                .saturating_sub(WORDS_WIDTH)
+                .max(MIN_NAME_WIDTH),
+        )
     }
 
     /// Calls `draw` with a function that shortens names, and returns its text: the one with the longest
@@ -80,8 +91,10 @@ impl Names {
         let mut width = self.width();
         loop {
             let text = draw(&self.within(width));
-            let fits = text.lines().all(|line| line.chars().count() <= self.line);
-            if fits || width <= MIN_NAME {
+            let fits = text
+                .lines()
+                .all(|line| line.chars().count() <= self.line_width);
+            if fits || width <= MIN_NAME_WIDTH {
                 return text;
             }
             width -= 1;
@@ -90,8 +103,11 @@ impl Names {
 
     /// The longest name's width.
     fn width(&self) -> usize {
-        let widths = self.names.iter().map(|(_, name)| name.chars().count());
-        widths.max().unwrap_or(0)
+        self.names
+            .iter()
+            .map(|(_, name)| name.chars().count())
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -104,18 +120,27 @@ fn without_prefix(label: &str, prefix: &str) -> String {
 /// The common start of several labels, up to a `-`, `.` or `/`: a `_` is often within a quant's
 /// name.
 fn common_prefix(labels: &[String]) -> &str {
-    let Some((first, rest)) = labels.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+    let Some((first, others)) = labels
+        .split_first()
+        .filter(|(_, others)| !others.is_empty())
+    else {
         return "";
     };
     // What is in parentheses was added to tell rows of one name apart.
     let mut end = first.find(" (").unwrap_or(first.len());
-    for label in rest {
-        let common = first.bytes().zip(label.bytes());
-        end = end.min(common.take_while(|(a, b)| a == b).count());
+    for label in others {
+        let n_common = first
+            .bytes()
+            .zip(label.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
+        end = end.min(n_common);
     }
     let common = first.get(..end).unwrap_or_default();
     let separator = common.rfind(['-', '.', '/']);
-    separator.and_then(|at| first.get(..=at)).unwrap_or("")
+    separator
+        .and_then(|separator| first.get(..=separator))
+        .unwrap_or("")
 }
 
 /// The start and the end of a name that is too long, with `…` between them.
@@ -181,7 +206,7 @@ mod tests {
         #[test]
         fn no_two_names_are_the_same(
             labels in prop::collection::hash_set("[aq48_. /-]{1,24}", 1..9),
-            width in MIN_NAME..26,
+            width in MIN_NAME_WIDTH..26,
         ) {
             let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
             let names = Names::of(&labels, WIDTH);

@@ -70,19 +70,19 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
 }
 
 /// A value as it is shown, with its interval where there is one: `2.00 [1.80, 2.22]`.
-pub fn with_ends(value: String, of: &Estimate, show: impl Fn(f64) -> String) -> String {
-    match ends(of.lo, of.hi, show) {
+pub fn with_ends(value: String, estimate: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match ends(estimate.lo, estimate.hi, show) {
         ends if ends.is_empty() => value,
         ends => format!("{value} {ends}"),
     }
 }
 
 /// An interval as it stands beside its value: [`ends`], where `0.36 ≥ 0.0003` would seem to compare the two.
-pub fn ends_beside(of: &Estimate, show: impl Fn(f64) -> String) -> String {
-    match (of.lo.and_then(finite), of.hi.and_then(finite)) {
+pub fn ends_beside(estimate: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match (estimate.lo.and_then(finite), estimate.hi.and_then(finite)) {
         (Some(lo), None) => format!("at least {}", show(lo)),
         (None, Some(hi)) => format!("at most {}", show(hi)),
-        _ => ends(of.lo, of.hi, show),
+        _ => ends(estimate.lo, estimate.hi, show),
     }
 }
 
@@ -149,16 +149,21 @@ pub fn part(shard: &Shard) -> String {
 
 /// The way the tokens of answers were chosen, as a phrase after their number; greedily, if `None`.
 pub fn sampled(sampling: Option<&Sampling>) -> String {
-    let Some(of) = sampling else {
+    let Some(sampling) = sampling else {
         return " greedily".to_owned();
     };
-    let by_sampler = [
-        (of.top_k > 0).then(|| format!("top-k {}, ", of.top_k)),
-        (of.top_p < 1.0).then(|| format!("top-p {}, ", of.top_p)),
-        (of.min_p > 0.0).then(|| format!("min-p {}, ", of.min_p)),
-    ];
-    let cuts: String = by_sampler.into_iter().flatten().collect();
-    format!(" at temperature {} ({cuts}seed {})", of.temp, of.seed)
+    let cuts: String = [
+        (sampling.top_k > 0).then(|| format!("top-k {}, ", sampling.top_k)),
+        (sampling.top_p < 1.0).then(|| format!("top-p {}, ", sampling.top_p)),
+        (sampling.min_p > 0.0).then(|| format!("min-p {}, ", sampling.min_p)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    format!(
+        " at temperature {} ({cuts}seed {})",
+        sampling.temp, sampling.seed
+    )
 }
 
 /// Says how answers were sampled, and that none is greedy.
@@ -180,7 +185,7 @@ pub fn count(value: u64) -> String {
     HumanCount(value).to_string()
 }
 
-/// A number with two digits that are not 0, and not above this one.
+/// The number, rounded down to its first two digits: 129,876 becomes 120,000.
 pub fn rounded_down(n: u64) -> u64 {
     let unit = 10u64.pow(n.max(1).ilog10().saturating_sub(1));
     n / unit * unit
@@ -208,9 +213,11 @@ pub fn count_of(n: u64, thing: &str) -> String {
 /// The numbers of tokens left out, each with its reason, as the subject of a sentence, and its verb:
 /// `2 tokens without a finite row are`.
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
-    let given = reasons.iter().filter(|(n, _)| *n > 0);
-    let counted = given.map(|(n, why)| format!("{} {why}", count_of(*n, "token")));
-    let tokens: Vec<String> = counted.collect();
+    let tokens: Vec<String> = reasons
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, why)| format!("{} {why}", count_of(*n, "token")))
+        .collect();
     let n: u64 = reasons.iter().map(|(n, _)| n).sum();
     let verb = if n == 1 { "is" } else { "are" };
     format!("{} {verb}", tokens.join(" and ").trim_end())
@@ -218,19 +225,23 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
 
 /// A text with its first letter as a capital.
 pub fn capitalised(text: &str) -> String {
-    let mut rest = text.chars();
-    let first = rest.next().map(|first| first.to_uppercase().to_string());
-    first.unwrap_or_default() + rest.as_str()
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
 }
 
 /// Text from outside, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD. A file's name, too, may hold them.
 pub fn printable(text: &str) -> String {
-    let safe = |c: char| Some(c).filter(|c| is_printable(*c));
-    let all = text
-        .chars()
-        .map(|c| safe(c).unwrap_or(char::REPLACEMENT_CHARACTER));
-    all.collect()
+    text.chars()
+        .map(|c| {
+            if is_printable(c) {
+                c
+            } else {
+                char::REPLACEMENT_CHARACTER
+            }
+        })
+        .collect()
 }
 
 /// True unless a character controls a terminal, breaks a line or turns its direction (Unicode's `Bidi_Control`).
@@ -347,13 +358,13 @@ mod tests {
         assert_eq!(ends(Some(0.125), None, kld), "≥ 0.125000");
         assert_eq!(ends(None, Some(0.25), kld), "≤ 0.250000");
         assert_eq!(ends(None, None, kld), "");
-        let of = |lo, hi| {
+        let shown = |lo, hi| {
             let value = 0.2;
             ends_beside(&Estimate { value, lo, hi }, kld)
         };
-        assert_eq!(of(Some(0.125), None), "at least 0.125000");
-        assert_eq!(of(None, Some(0.25)), "at most 0.250000");
-        assert_eq!(of(Some(0.125), Some(0.25)), "[0.125000, 0.250000]");
+        assert_eq!(shown(Some(0.125), None), "at least 0.125000");
+        assert_eq!(shown(None, Some(0.25)), "at most 0.250000");
+        assert_eq!(shown(Some(0.125), Some(0.25)), "[0.125000, 0.250000]");
         assert_eq!(ends(Some(f64::NAN), Some(f64::INFINITY), kld), "");
     }
 

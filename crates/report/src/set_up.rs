@@ -17,7 +17,9 @@ pub const SETTINGS: [(&str, SettingValue); 14] = [
     ("GPU layers", gpu_layers),
     ("batch", |s| s.n_batch.map(|n| n.to_string())),
     ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
-    ("equal calls", |s| s.equal_calls.map(|of| of.to_string())),
+    ("equal calls", |s| {
+        s.equal_calls.map(|is_equal| is_equal.to_string())
+    }),
     ("windows in a call", |s| s.n_seq.map(|n| n.to_string())),
     ("placement", |s| Some(s.placement.as_ref()?.join(" "))),
     ("flash attention", |s| s.flash_attn.clone()),
@@ -55,12 +57,14 @@ pub const DISTINCTIONS: [SettingValue; 5] = [
 /// The columns in which set-ups differ, each with its title. Empty if all are alike.
 pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValue)> {
     let mut columns = COLUMNS.to_vec();
-    columns.retain(|(_, of)| {
+    columns.retain(|(_, value)| {
         // A setting that is not recorded may be the same.
-        let recorded = set_ups.iter().filter_map(|set_up| of(set_up));
-        let mut known = recorded.filter(|cell| !cell.is_empty());
-        let first = known.next();
-        known.any(|cell| Some(cell) != first)
+        let mut known_values = set_ups
+            .iter()
+            .filter_map(|set_up| value(set_up))
+            .filter(|cell| !cell.is_empty());
+        let first = known_values.next();
+        known_values.any(|cell| Some(cell) != first)
     });
     columns
 }
@@ -82,11 +86,11 @@ fn gpu_layers(set_up: &BackendIdentity) -> Option<String> {
 
 /// All settings that are recorded, each after its name. Commas separate settings, not devices.
 pub fn described(set_up: &BackendIdentity) -> String {
-    let known = SETTINGS.iter().filter_map(|(name, value)| {
+    let settings = SETTINGS.iter().filter_map(|(name, value)| {
         let value = value(set_up)?.replace(", ", " ");
         Some(format!("{name} {value}"))
     });
-    Vec::from_iter(known).join(", ")
+    Vec::from_iter(settings).join(", ")
 }
 
 /// The flags that placed weights, where layers were offloaded.

@@ -46,7 +46,7 @@ pub struct Table<R> {
     groups: Vec<(usize, String)>,
     title: String,
     /// The line that counts the rows left out; empty if all are there.
-    more: String,
+    more_line: String,
     notes: Vec<String>,
     gap: u16,
 }
@@ -57,8 +57,9 @@ fn columns_of_page<S: Serializer>(columns: &[Column], serializer: S) -> Result<S
 }
 
 fn shown_in(columns: &[Column], output: Shown) -> impl Iterator<Item = &Column> {
-    let is_shown = move |of: &&Column| of.shown == Shown::Everywhere || of.shown == output;
-    columns.iter().filter(is_shown)
+    columns
+        .iter()
+        .filter(move |column| column.shown == Shown::Everywhere || column.shown == output)
 }
 
 impl<R> Table<R> {
@@ -69,7 +70,7 @@ impl<R> Table<R> {
             columns: Vec::new(),
             groups: Vec::new(),
             title: title.into(),
-            more: String::new(),
+            more_line: String::new(),
             notes: Vec::new(),
             gap: 1,
         }
@@ -92,7 +93,8 @@ impl<R> Table<R> {
 
     /// Adds a column of numbers as text.
     pub fn right(self, title: impl Into<String>, cell: impl FnMut(&R) -> String) -> Self {
-        self.left(title, cell).last(|column| column.is_right = true)
+        self.left(title, cell)
+            .change_last(|column| column.is_right = true)
     }
 
     /// Adds a column of numbers that may be missing.
@@ -104,47 +106,49 @@ impl<R> Table<R> {
     ) -> Self {
         let values: Vec<Option<f64>> = self.rows.iter().map(&value).collect();
         let table = self.right(title, |row| or_undefined(value(row), &show));
-        table.last(|column| column.values.clone_from(&values))
+        table.change_last(|column| column.values.clone_from(&values))
     }
 
     /// Adds a column of numbers that may be missing, and one of their intervals.
     pub fn estimate(
         self,
-        [title, interval]: [&str; 2],
-        of: impl Fn(&R) -> Option<Estimate>,
+        [title, interval_title]: [&str; 2],
+        estimate: impl Fn(&R) -> Option<Estimate>,
         show: fn(f64) -> String,
     ) -> Self {
-        let table = self.number(title, |row| Some(of(row)?.value), show);
-        table.interval(interval, of, show)
+        let table = self.number(title, |row| Some(estimate(row)?.value), show);
+        table.interval(interval_title, estimate, show)
     }
 
     /// Adds a column of the intervals of the column before.
     pub fn interval(
         self,
         title: impl Into<String>,
-        of: impl Fn(&R) -> Option<Estimate>,
+        estimate: impl Fn(&R) -> Option<Estimate>,
         show: impl Fn(f64) -> String,
     ) -> Self {
-        let interval = |of: Estimate| ends(of.lo, of.hi, &show);
-        let cell = |row: &R| of(row).map(interval).unwrap_or_default();
-        let table = self.right(title, cell);
-        table.last(|column| column.is_interval = true)
+        let table = self.right(title, |row| {
+            estimate(row)
+                .map(|estimate| ends(estimate.lo, estimate.hi, &show))
+                .unwrap_or_default()
+        });
+        table.change_last(|column| column.is_interval = true)
     }
 
     /// Changes the column that was added last.
-    fn last(mut self, change: impl Fn(&mut Column)) -> Self {
+    fn change_last(mut self, change: impl Fn(&mut Column)) -> Self {
         self.columns.last_mut().into_iter().for_each(change);
         self
     }
 
     /// Shows the last column in text and on pages only.
     pub fn in_text(self) -> Self {
-        self.last(|column| column.shown = Shown::InText)
+        self.change_last(|column| column.shown = Shown::InText)
     }
 
     /// Shows the last column in Markdown only, with the one before if it has that one's intervals.
     pub fn in_markdown(mut self) -> Self {
-        let first = self.columns.len() - self.n_last();
+        let first = self.columns.len() - self.n_last_columns();
         let columns = self.columns.iter_mut().skip(first);
         columns.for_each(|column| column.shown = Shown::InMarkdown);
         self
@@ -153,20 +157,22 @@ impl<R> Table<R> {
     /// Keeps the last column only if `shown` is set, and so the one before if it has that one's intervals.
     pub fn shown_if(mut self, shown: bool) -> Self {
         if !shown {
-            self.columns.truncate(self.columns.len() - self.n_last());
+            self.columns
+                .truncate(self.columns.len() - self.n_last_columns());
         }
         self
     }
 
-    /// The columns of what was added last: one, or also that of its intervals.
-    fn n_last(&self) -> usize {
-        let last = self.columns.last();
-        last.map_or(0, |column| 1 + usize::from(column.is_interval))
+    /// The number of columns that were added last: one, or two if the last has the intervals of the one before.
+    fn n_last_columns(&self) -> usize {
+        self.columns
+            .last()
+            .map_or(0, |column| 1 + usize::from(column.is_interval))
     }
 
     /// Gives the numbers of the last column a unit.
     pub fn unit(self, unit: &'static str) -> Self {
-        self.last(|column| column.unit = unit)
+        self.change_last(|column| column.unit = unit)
     }
 
     /// Puts a title before the row with this index, in text.
@@ -188,21 +194,21 @@ impl<R> Table<R> {
     }
 
     /// Counts below the text the rows that were left out.
-    pub fn more(mut self, more: String) -> Self {
-        self.more = more;
+    pub fn more_line(mut self, line: String) -> Self {
+        self.more_line = line;
         self
     }
 
     /// Leaves out rows of a long table that the view does not show.
-    pub fn first(mut self, view: View) -> Self {
-        let (first, more) = view.first(&self.rows);
-        let n = first.len();
+    pub fn first_rows(mut self, view: View) -> Self {
+        let (first_rows, more_line) = view.first_rows(&self.rows);
+        let n = first_rows.len();
         self.rows.truncate(n);
         for column in &mut self.columns {
             column.cells.truncate(n);
             column.values.truncate(n);
         }
-        self.more(more)
+        self.more_line(more_line)
     }
 
     /// The rows as text below the titles of the columns, without the table's own title and its notes.
@@ -210,45 +216,48 @@ impl<R> Table<R> {
         let columns = || shown_in(&self.columns, Shown::InText);
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(
-            columns().map(|of| format!("{} {}", of.title, of.unit).trim_end().to_owned()),
-        );
+        table.set_header(columns().map(|column| {
+            let title = format!("{} {}", column.title, column.unit);
+            title.trim_end().to_owned()
+        }));
         for i in 0..=self.rows.len() {
             let titles = self.groups.iter().filter(|(index, _)| *index == i);
             table.add_rows(titles.map(|(_, title)| [title]));
-            let cells: Vec<&String> = columns().filter_map(|of| of.cells.get(i)).collect();
+            let cells: Vec<&String> = columns().filter_map(|column| column.cells.get(i)).collect();
             if i < self.rows.len() {
                 table.add_row(cells);
             }
         }
-        for (column, of) in table.column_iter_mut().zip(columns()) {
-            column.set_padding((0, self.gap));
-            if of.is_right {
-                column.set_cell_alignment(CellAlignment::Right);
+        for (text_column, column) in table.column_iter_mut().zip(columns()) {
+            text_column.set_padding((0, self.gap));
+            if column.is_right {
+                text_column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
-        lines.collect()
+        table
+            .lines()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect()
     }
 
     /// The table as text: after its title, and before its notes; empty without rows.
     pub fn text(&self) -> String {
-        self.around(&self.rows_text())
+        self.with_title_and_notes(&self.rows_text())
     }
 
-    fn around(&self, rows: &str) -> String {
+    fn with_title_and_notes(&self, rows: &str) -> String {
         if self.rows.is_empty() {
             return String::new();
         }
         let notes: String = self.notes.iter().map(|note| wrapped(note)).collect();
-        format!("\n{}{rows}{}{notes}", wrapped(&self.title), self.more)
+        format!("\n{}{rows}{}{notes}", wrapped(&self.title), self.more_line)
     }
 
     /// The table that `make` makes with a function that shortens names, as text: with the longest names
     /// whose lines fit.
     pub fn fitted(names: &Names, make: impl Fn(&dyn Fn(&str) -> String) -> Self) -> String {
         let rows = names.fitted(|name| make(name).rows_text());
-        make(&names.in_sentences()).around(&rows)
+        make(&names.in_sentences()).with_title_and_notes(&rows)
     }
 
     /// The table as Markdown, after its title, if it has one, and before its notes; empty without rows.
@@ -258,33 +267,36 @@ impl<R> Table<R> {
             return String::new();
         }
         let mut columns: Vec<(&Column, Vec<String>)> = Vec::new();
-        for of in shown_in(&self.columns, Shown::InMarkdown) {
-            let cells = of.cells.iter().map(|cell| match cell.trim() {
-                cell if of.unit.is_empty() || cell == UNDEFINED => cell.to_owned(),
-                cell => format!("{cell} {}", of.unit),
+        for column in shown_in(&self.columns, Shown::InMarkdown) {
+            let cells = column.cells.iter().map(|cell| match cell.trim() {
+                cell if column.unit.is_empty() || cell == UNDEFINED => cell.to_owned(),
+                cell => format!("{cell} {}", column.unit),
             });
             match columns.last_mut() {
                 // Intervals are in the cells of their values.
-                Some((_, values)) if of.is_interval => {
-                    let pairs = values.iter().zip(cells);
-                    let both = pairs.map(|(value, ends)| format!("{value} {ends}"));
-                    *values = both.collect();
+                Some((_, values)) if column.is_interval => {
+                    for (value, interval) in values.iter_mut().zip(cells) {
+                        *value = format!("{value} {interval}");
+                    }
                 }
-                _ => columns.push((of, cells.collect())),
+                _ => columns.push((column, cells.collect())),
             }
         }
         let line = |cell: &dyn Fn(&Column, &[String]) -> String| {
-            let cells = columns.iter().map(|(of, cells)| cell(of, cells));
+            let cells = columns.iter().map(|(column, cells)| cell(column, cells));
             format!("| {} |\n", Vec::from_iter(cells).join(" | "))
         };
         let mut text = match self.title.as_str() {
             "" => String::new(),
             title => format!("\n{}:\n\n", escaped(title)),
         };
-        text += &line(&|of, _| escaped(of.title.replace('\n', " ").trim()));
-        text += &line(&|of, _| (if of.is_right { "---:" } else { "---" }).to_owned());
+        text += &line(&|column, _| escaped(column.title.replace('\n', " ").trim()));
+        text += &line(&|column, _| (if column.is_right { "---:" } else { "---" }).to_owned());
         for i in 0..self.rows.len() {
-            text += &line(&|_, cells| cells.get(i).map_or("".to_owned(), |of| escaped(of.trim())));
+            text += &line(&|_, cells| {
+                let cell = cells.get(i);
+                cell.map_or_else(String::new, |cell| escaped(cell.trim()))
+            });
         }
         for note in &self.notes {
             // A plus at the start of a line would begin a list.
@@ -297,11 +309,12 @@ impl<R> Table<R> {
     /// The table as CSV (RFC 4180, but with line feeds alone), after a line with the titles of the columns.
     pub fn csv(&self) -> String {
         let line = |cells: Vec<String>| cells.join(",") + "\n";
-        let mut csv = line(self.columns.iter().map(|of| csv_text(&of.title)).collect());
+        let titles = self.columns.iter().map(|column| csv_text(&column.title));
+        let mut csv = line(titles.collect());
         for i in 0..self.rows.len() {
-            let cells = self.columns.iter().filter_map(|of| {
-                let cell = of.cells.get(i)?;
-                Some(if of.is_right {
+            let cells = self.columns.iter().filter_map(|column| {
+                let cell = column.cells.get(i)?;
+                Some(if column.is_right {
                     cell.clone()
                 } else {
                     csv_text(cell)

@@ -32,8 +32,8 @@ impl Warning {
     }
 
     /// The warning that something is not scored or not compared: how many of what, and why.
-    pub fn left_out(kind: &'static str, what: &str) -> Self {
-        Self::new(kind, format!("left out: {what}"))
+    pub fn left_out(kind: &'static str, things: &str) -> Self {
+        Self::new(kind, format!("left out: {things}"))
     }
 
     /// The warning that ggml does not use instructions that the CPU has.
@@ -46,11 +46,11 @@ impl Warning {
 
     /// The warning for a file whose rows are stored in these forms, if it deserves one.
     pub fn of_forms(forms: RowForms) -> Option<Self> {
-        let (exact, rows) = (forms.exact, count_of(forms.total, "row"));
+        let (n_exact, rows) = (forms.exact, count_of(forms.total, "row"));
         let message = format!(
-            "{exact} of {rows} are stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small"
+            "{n_exact} of {rows} are stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small"
         );
-        (exact > 0).then(|| Self::new("exact_rows", message))
+        (n_exact > 0).then(|| Self::new("exact_rows", message))
     }
 
     /// The warning for a run that left its device waiting, if it did so for long. `writes` is true if
@@ -59,12 +59,12 @@ impl Warning {
         /// Runs that keep a device for less than this many seconds are too short to judge.
         const MIN_S: f64 = 5.0;
         /// The share of its time that a device may wait before `kl` warns.
-        const MAX_WAITED: f64 = 0.1;
-        let waited = time.waited_cpu_s + time.waited_file_s;
-        if time.busy_s + waited < MIN_S || time.busy_share >= 1.0 - MAX_WAITED {
+        const MAX_WAITED_SHARE: f64 = 0.1;
+        let waited_s = time.waited_cpu_s + time.waited_file_s;
+        if time.busy_s + waited_s < MIN_S || time.busy_share >= 1.0 - MAX_WAITED_SHARE {
             return None;
         }
-        let wait = match (writes, time.waited_file_s > time.waited_cpu_s) {
+        let awaited = match (writes, time.waited_file_s > time.waited_cpu_s) {
             (false, false) => "CPU to score rows: use more cores, or two contexts (--contexts 2)",
             (false, true) => {
                 "reference to be read: keep it on a faster disk, or write it with --encoding hidden"
@@ -76,7 +76,7 @@ impl Warning {
         };
         let busy = super::number::percent(time.busy_share);
         let message =
-            format!("the device was busy only {busy} of the time: it waited for the {wait}");
+            format!("the device was busy only {busy} of the time: it waited for the {awaited}");
         Some(Self::new("device_waited", message))
     }
 
@@ -88,8 +88,14 @@ impl Warning {
     /// True if it is about the reference or its text, so that the first model's is enough: those of other
     /// models would repeat it with other digits.
     pub fn is_about_reference(&self) -> bool {
-        let of_text = ["high_perplexity", "few_windows", "empty_groups"].contains(&self.kind);
-        of_text || ["unknown_probability", "unknown_tokens"].contains(&self.kind)
+        [
+            "high_perplexity",
+            "few_windows",
+            "empty_groups",
+            "unknown_probability",
+            "unknown_tokens",
+        ]
+        .contains(&self.kind)
     }
 
     /// True if it is about the intervals, and so depends on their clusters.

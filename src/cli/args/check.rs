@@ -73,7 +73,7 @@ impl From<CheckArgs> for CheckRequest {
             json: args.json,
             csv: None,
             html: None,
-            existing: Existing::asked(args.force, None),
+            existing: Existing::by_flags(args.force, None),
         };
         Self { settings, outputs }
     }

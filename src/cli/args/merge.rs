@@ -34,7 +34,7 @@ impl From<MergeArgs> for MergeSettings {
         Self {
             output: args.output,
             parts: args.parts,
-            existing: Existing::asked(args.force, args.resume.then_some(true)),
+            existing: Existing::by_flags(args.force, args.resume.then_some(true)),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::cli::results::{Outputs, made_again};
 use crate::cli::terminal::Detail;
 use crate::commands::settings::ReportSettings;
 use crate::report::Condition;
-use crate::report::comparison::NEAR;
+use crate::report::comparison::DEFAULT_NEAR;
 use crate::stats::{ClusterRule, Confidence};
 
 /// Compare evaluations: which is better, and is the difference real
@@ -61,7 +61,7 @@ pub struct ReportArgs {
     pub cluster: ClusterRule,
 
     /// Times as far as the best that makes no difference
-    #[arg(long, value_name = "RATIO", default_value_t = NEAR, value_parser = near)]
+    #[arg(long, value_name = "RATIO", default_value_t = DEFAULT_NEAR, value_parser = near)]
     pub near: f64,
 
     /// Size models by weights and KV cache together, with a context of N tokens

@@ -168,7 +168,7 @@ impl From<SensitivityArgs> for SensitivityRequest {
             input,
             max_tokens: args.max_tokens,
             output: args.output,
-            existing: Existing::asked(args.force, Some(args.resume)),
+            existing: Existing::by_flags(args.force, Some(args.resume)),
             types: args.types,
             measured_type: args.measured_type,
             imatrix: args.imatrix,

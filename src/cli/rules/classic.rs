@@ -77,7 +77,7 @@ fn write(mut args: Args, output: PathBuf) -> Result<WriteRequest, String> {
         target,
         chooses_encoding: is_native && encoding.is_none(),
         part: args.shard,
-        existing: Existing::asked(args.force, is_native.then_some(args.resume)),
+        existing: Existing::by_flags(args.force, is_native.then_some(args.resume)),
         run,
     }))
 }
@@ -260,7 +260,7 @@ fn evaluate(
         part: args.shard,
         for_context: args.evaluate.for_context,
         reference: reference.path().to_owned(),
-        existing: Existing::asked(args.force, Some(args.resume)),
+        existing: Existing::by_flags(args.force, Some(args.resume)),
         ..args.results.into()
     };
     check_results(&results, json.as_ref(), &models, &sweep, inputs)?;

@@ -81,7 +81,7 @@ fn convert(args: ConvertArgs) -> Result<ConvertRequest, String> {
         input: args.input,
         output: args.output,
         bos: args.bos,
-        existing: Existing::asked(args.force, None),
+        existing: Existing::by_flags(args.force, None),
         threads: default_threads(),
     }))
 }
@@ -117,7 +117,7 @@ fn compare(args: CompareArgs) -> Result<CompareRequest, String> {
     let results = ResultSettings {
         labels: labels(&args.others, &args.results.label)?,
         reference: args.reference.clone(),
-        existing: Existing::asked(args.force, None),
+        existing: Existing::by_flags(args.force, None),
         ..args.results.into()
     };
     let inputs = vec![args.reference.clone()];

@@ -63,7 +63,7 @@ impl<'b> Bench<'b> {
     ) -> Result<(), Error> {
         let rows = ReferenceRows::kept(&self.rows, windows);
         let sources = context_sources(model, &self.options, self.run);
-        let scored = evaluate(
+        evaluate(
             sources,
             &rows,
             |_| (),
@@ -74,8 +74,8 @@ impl<'b> Bench<'b> {
                 }
                 self.watch.check()
             },
-        );
-        scored.map(drop)
+        )
+        .map(drop)
     }
 }
 
@@ -92,8 +92,8 @@ pub fn load_original<'e>(
 ) -> Result<Box<dyn Model + 'e>> {
     check_parallel(run, engine, path)?;
     connect_devices(engine, run, watch)?;
-    let beside = || (largest_context(run, n_ctx, [None; 2]), None);
-    load(engine, path, run, beside, watch)
+    let memory_beside = || (largest_context(run, n_ctx, [None; 2]), None);
+    load(engine, path, run, memory_beside, watch)
 }
 
 /// Keeps an original's rows in memory, from a file or as it computes them.
@@ -107,11 +107,11 @@ pub fn keep_rows(
 ) -> Result<KeptRows, Error> {
     let (n_windows, n_rows) = (windows.len() as u64, n_rows(&windows));
     let phase = watch.begin("original", Some(n_windows), Some(n_rows));
-    let kept = KeptRows::keep(sources, windows, |n| {
+    let (rows, _) = KeptRows::keep(sources, windows, |n| {
         phase.rows(n);
         watch.check()
-    });
-    Ok(kept?.0)
+    })?;
+    Ok(rows)
 }
 
 /// The memory that rows may take, if it is known.
@@ -121,16 +121,18 @@ pub fn memory_for_rows() -> Option<u64> {
 
 /// The bytes that the rows of these windows take.
 pub fn bytes_of_rows(windows: &[WindowSpec], n_vocab: u32) -> u64 {
-    let sizes = windows.iter().map(|of| KeptRows::bytes_of(of, n_vocab));
-    sizes.sum()
+    windows
+        .iter()
+        .map(|window| KeptRows::bytes_of(window, n_vocab))
+        .sum()
 }
 
 /// Counts the first windows whose rows together take at most `bytes`.
 pub fn n_that_fit(windows: &[WindowSpec], n_vocab: u32, mut bytes: u64) -> usize {
     let fits = |window: &&WindowSpec| {
-        let rest = bytes.checked_sub(KeptRows::bytes_of(window, n_vocab));
-        bytes = rest.unwrap_or_default();
-        rest.is_some()
+        let bytes_left = bytes.checked_sub(KeptRows::bytes_of(window, n_vocab));
+        bytes = bytes_left.unwrap_or_default();
+        bytes_left.is_some()
     };
     windows.iter().take_while(fits).count()
 }

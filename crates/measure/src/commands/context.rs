@@ -40,12 +40,13 @@ pub fn context_options(
     precedents: Precedents<'_>,
 ) -> ContextOptions {
     let [reference, begun] = precedents;
-    let reference = reference.and_then(|of| Split::of_reference(of, n_ctx));
-    let split = reference.or_else(|| begun.and_then(Split::recorded));
-    let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, split);
+    let precedent = reference
+        .and_then(|set_up| Split::of_reference(set_up, n_ctx))
+        .or_else(|| begun.and_then(Split::recorded));
+    let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, precedent);
     let flash_attn = run.flash_attn.or(flash_attention(precedents[0]));
     ContextOptions {
-        n_ctx: n_ctx.max(decoding.least_n_ctx),
+        n_ctx: n_ctx.max(decoding.min_n_ctx),
         calls,
         n_seq,
         // Else each token of a batch would look at those of all its windows.
@@ -83,7 +84,7 @@ pub fn context_sources<'m>(
 /// If it was written to while the weights were read from it.
 pub fn check_files(model: &dyn Model, watch: &Watch<'_>) -> Result<(), EngineError> {
     let facts = model.facts();
-    let what = match model.file_change() {
+    let change = match model.file_change() {
         None => return Ok(()),
         Some(change @ (FileChange::Rewritten | FileChange::Shortened)) if facts.is_mapped => {
             return Err(change.error(&facts.path, "read"));
@@ -92,7 +93,7 @@ pub fn check_files(model: &dyn Model, watch: &Watch<'_>) -> Result<(), EngineErr
         Some(FileChange::Replaced) => "was replaced or removed",
     };
     let message = format!(
-        "{}: {what} after it was loaded: the numbers are those of the file that was loaded",
+        "{}: {change} after it was loaded: the numbers are those of the file that was loaded",
         facts.path.display()
     );
     watch.warn_once(Warning::new("model_replaced", message));
@@ -101,8 +102,9 @@ pub fn check_files(model: &dyn Model, watch: &Watch<'_>) -> Result<(), EngineErr
 
 /// True if a run has failed because the file of a model has changed: what it has written may not be continued.
 pub fn is_of_changed_model(error: &anyhow::Error) -> bool {
-    let in_pipeline = error.downcast_ref::<Error>();
-    in_pipeline.is_some_and(Error::is_of_changed_model)
+    error
+        .downcast_ref::<Error>()
+        .is_some_and(Error::is_of_changed_model)
         || matches!(error.downcast_ref(), Some(EngineError::Changed(_)))
 }
 
@@ -137,8 +139,8 @@ pub fn largest_context(
         is_accelerated: true,
         is_quantized: true,
         is_together: true,
-        least_n_ctx: 0,
-        most_together: u32::MAX,
+        min_n_ctx: 0,
+        max_tokens_together: u32::MAX,
     };
     context_options(run, n_ctx.unwrap_or(PROMPT_N_CTX), LARGEST, precedents)
 }
@@ -240,10 +242,10 @@ pub struct Decoding {
     /// True if a call may decode several windows.
     pub is_together: bool,
     /// The fewest tokens of a context in which llama.cpp computes as in one of the reference's n_ctx.
-    pub least_n_ctx: u32,
+    pub min_n_ctx: u32,
     /// The most tokens of all windows that share a cache in which it computes so: by what is allocated to a
     /// sequence, the whole cache, llama.cpp chooses the factors of LongRoPE.
-    pub most_together: u32,
+    pub max_tokens_together: u32,
 }
 
 impl Decoding {
@@ -258,8 +260,8 @@ impl Decoding {
             is_accelerated: facts.options.n_gpu_layers != GpuLayers::Count(0),
             is_quantized: facts.is_quantized,
             is_together: facts.layers.can_decode_together(),
-            least_n_ctx: *contexts.start(),
-            most_together: *contexts.end(),
+            min_n_ctx: *contexts.start(),
+            max_tokens_together: *contexts.end(),
         }
     }
 
@@ -278,7 +280,7 @@ impl Decoding {
         if !self.is_together {
             return 1;
         }
-        let identical = if self.is_accelerated {
+        let max_identical = if self.is_accelerated {
             MAX_N_SEQ
         } else if run.flash_attn == Some(FlashAttention::Off) {
             // Its products have as many columns as a sequence has tokens in the call: a lone one has two.
@@ -288,12 +290,12 @@ impl Decoding {
         } else {
             CPU_ANSWERS
         };
-        let most = identical.min(ANSWERS_N_CTX / n_ctx.max(1));
+        let max_answers = max_identical.min(ANSWERS_N_CTX / n_ctx.max(1));
         // A call has a token of each answer: where they do not fit into the user's batch, one grows at a time.
         let batch = [run.n_batch, run.n_ubatch].into_iter().flatten().min();
-        let fits = batch.is_none_or(|n| n >= most);
-        let best = if fits { most } else { 1 };
-        run.n_parallel.unwrap_or(best).clamp(1, MAX_N_SEQ)
+        let fits = batch.is_none_or(|n| n >= max_answers);
+        let n_answers = if fits { max_answers } else { 1 };
+        run.n_parallel.unwrap_or(n_answers).clamp(1, MAX_N_SEQ)
     }
 
     /// Most rows of a call of `n_batch` tokens, in windows of `n_ctx`.
@@ -345,35 +347,35 @@ impl Split {
         let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
         // Once, as the memory that is free changes.
         let best = LazyCell::new(|| Self::best(n_ctx, decoding, run.n_contexts(true)));
-        let otherwise = precedent.unwrap_or_else(|| *best);
-        let most = run.n_batch.unwrap_or(match run.n_parallel {
+        let default = precedent.unwrap_or_else(|| *best);
+        let max_batch = run.n_batch.unwrap_or(match run.n_parallel {
             // As many as fit in what is best.
             Some(_) if decoding.is_accelerated => best.calls.n_batch,
             Some(_) => default_batch(decoding.n_vocab),
-            None => otherwise.calls.n_batch,
+            None => default.calls.n_batch,
         });
         let mut n_seq = 1;
         if decoding.is_together {
-            n_seq = run.n_parallel.unwrap_or(otherwise.n_seq);
+            n_seq = run.n_parallel.unwrap_or(default.n_seq);
         }
-        let most_windows = most.min(decoding.most_together) / n_ctx;
-        n_seq = n_seq.min(most_windows).clamp(1, MAX_N_SEQ);
-        let wanted = match (run.n_batch, n_seq) {
-            (None, 1) => otherwise.calls.n_batch,
-            _ => most,
+        let max_windows = max_batch.min(decoding.max_tokens_together) / n_ctx;
+        n_seq = n_seq.min(max_windows).clamp(1, MAX_N_SEQ);
+        let wanted_batch = match (run.n_batch, n_seq) {
+            (None, 1) => default.calls.n_batch,
+            _ => max_batch,
         };
         // A batch is never larger than its windows. Stated here, so that headers of equal runs are
         // equal.
-        let n_batch = wanted.min(n_ctx.saturating_mul(n_seq));
-        let n_ubatch = run.n_ubatch.unwrap_or(match otherwise.calls.is_equal {
+        let n_batch = wanted_batch.min(n_ctx.saturating_mul(n_seq));
+        let n_ubatch = run.n_ubatch.unwrap_or(match default.calls.is_equal {
             true if is_set || n_seq > 1 => n_batch,
-            _ => otherwise.calls.n_ubatch,
+            _ => default.calls.n_ubatch,
         });
         Self {
             calls: Calls {
                 n_batch,
                 n_ubatch: n_ubatch.min(n_batch),
-                is_equal: otherwise.calls.is_equal && !is_set && n_seq == 1 && n_batch < n_ctx,
+                is_equal: default.calls.is_equal && !is_set && n_seq == 1 && n_batch < n_ctx,
             },
             n_seq,
         }
@@ -388,15 +390,17 @@ impl Split {
                 n_seq: 1,
             };
         }
-        let rows = memory::available().map(|bytes| {
-            let row = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
-            bytes / MEMORY_SHARE / row
+        let max_rows = memory::available().map(|bytes| {
+            let row_bytes = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
+            bytes / MEMORY_SHARE / row_bytes
         });
-        let fits =
-            |n_batch| rows.is_none_or(|rows| u64::from(decoding.call_rows(n_batch, n_ctx)) <= rows);
+        let fits = |n_batch| {
+            max_rows
+                .is_none_or(|max_rows| u64::from(decoding.call_rows(n_batch, n_ctx)) <= max_rows)
+        };
         Self {
             calls: Calls {
-                n_batch: fitting(fits),
+                n_batch: fitting_batch(fits),
                 n_ubatch: ACCELERATOR_N_UBATCH,
                 is_equal: false,
             },
@@ -451,7 +455,7 @@ pub fn check_parallel(run: &RunSettings, engine: &dyn Engine, path: &Path) -> Re
 
 /// The batch whose rows fit: llama.cpp's, halved as often as needed, but never less than a physical
 /// one.
-fn fitting(fits: impl Fn(u32) -> bool) -> u32 {
+fn fitting_batch(fits: impl Fn(u32) -> bool) -> u32 {
     let mut n_batch = ACCELERATOR_N_BATCH;
     while n_batch > ACCELERATOR_N_UBATCH && !fits(n_batch) {
         n_batch /= 2;
@@ -476,12 +480,13 @@ pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, wa
     let Some(reference) = reference else { return };
     if let Some(warning) = other_model(reference, model) {
         watch.warn(warning);
-    } else if let (Some(here), Some(there)) = (model.bits_per_weight(), reference.bits_per_weight())
-        && there < ORIGINAL_BITS
-        && here > BITS_TOLERANCE * there
+    } else if let (Some(bits), Some(reference_bits)) =
+        (model.bits_per_weight(), reference.bits_per_weight())
+        && reference_bits < ORIGINAL_BITS
+        && bits > BITS_TOLERANCE * reference_bits
     {
         let message = format!(
-            "the reference's model has {there:.2} bits per weight, the evaluated one {here:.2}: the reference should be the original's; were the two swapped?"
+            "the reference's model has {reference_bits:.2} bits per weight, the evaluated one {bits:.2}: the reference should be the original's; were the two swapped?"
         );
         watch.warn(Warning::new("smaller_reference", message));
     }
@@ -489,20 +494,20 @@ pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, wa
 
 /// The warning that the evaluated model cannot be a quant of the reference's, if headers show it.
 pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<Warning> {
-    let other = |what, here: &dyn Display, there: &dyn Display| {
+    let warning = |property, value: &dyn Display, reference_value: &dyn Display| {
         let message = format!(
-            "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
+            "the model's {property} is {value}, and {reference_value} for the reference's: they are different models, and the KLD does not measure a quantization"
         );
         Some(Warning::new("other_model", message))
     };
-    if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
-        && here != there
+    if let (Some(own), Some(original)) = (&model.architecture, &reference.architecture)
+        && own != original
     {
-        return other("architecture", here, there);
+        return warning("architecture", own, original);
     }
-    let (here, there) = (model.n_params?, reference.n_params?);
-    if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
-        return other("number of parameters", &here, &there);
+    let (own, original) = (model.n_params?, reference.n_params?);
+    if (own as f64 - original as f64).abs() > PARAMETERS_TOLERANCE * original as f64 {
+        return warning("number of parameters", &own, &original);
     }
     None
 }

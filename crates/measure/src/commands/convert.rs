@@ -46,12 +46,16 @@ pub fn convert(
         matches!(settings.bos, Some(Bos::Token(_))),
         lost("the text's own first token of each window: the BOS replaces it"),
     ));
-    let occurring = losses.into_iter().filter(|(is_lost, _)| *is_lost);
-    watch.warn_all(occurring.map(|(_, loss)| Warning::new("conversion_loss", loss)));
-    let head = |states: &States, section: &mut dyn Read| {
+    watch.warn_all(
+        losses
+            .into_iter()
+            .filter(|(occurs, _)| *occurs)
+            .map(|(_, loss)| Warning::new("conversion_loss", loss)),
+    );
+    let load_head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
     };
-    let rows = open_rows(reference, head, watch)?;
+    let rows = open_rows(reference, load_head, watch)?;
     let size = target.projected_bytes(&about, &windows);
     check_free_space(output.path(), &settings.output, size, |_| {
         ANOTHER_DISK.to_owned()
@@ -67,15 +71,15 @@ pub fn convert(
     let n_rows = n_rows(&windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
-    let finite = FiniteRows::of_file(settings.input.display().to_string(), watch);
+    let finite_rows = FiniteRows::of_file(settings.input.display().to_string(), watch);
     let written = write_reference(source, &windows, writer, |step| {
-        if let Step::Window((_, of_window)) = &step {
-            finite.add(*of_window);
+        if let Step::Window((_, not_finite)) = &step {
+            finite_rows.add(*not_finite);
         }
         phase.step(step)
     })?;
     drop(phase);
-    finite.conclude(NotFinite::default(), || false)?;
+    finite_rows.conclude(NotFinite::default(), || false)?;
     watch.warn_all(Warning::of_forms(written.forms));
     Ok(NewFile {
         path: settings.output.display().to_string(),
@@ -101,7 +105,7 @@ fn windows(
         );
     }
     let windows = read_windows(reference, watch)?;
-    let first = windows.first().and_then(|window| window.tokens.first());
+    let first_token = windows.first().and_then(|window| window.tokens.first());
     match settings.bos {
         // If all windows start with one token, it is the BOS, or there is only one window.
         None if hides_bos && !begin_alike(&windows) => bail!(
@@ -109,10 +113,10 @@ fn windows(
              use --bos with that token's id (its text starts with token {}, which is the BOS if \
              there is one), or --bos none",
             settings.input.display(),
-            first.copied().unwrap_or_default()
+            first_token.copied().unwrap_or_default()
         ),
         Some(Bos::Token(bos)) => {
-            if let Some(&first) = first.filter(|&&first| first != bos) {
+            if let Some(&first) = first_token.filter(|&&first| first != bos) {
                 let message = format!(
                     "the file's text starts with token {first}, not with --bos {bos}: if {first} is the BOS, every window is evaluated with a wrong first token"
                 );
@@ -150,9 +154,9 @@ type Losses = Vec<(bool, String)>;
 /// If the file cannot hold the reference at all.
 fn plan(about: &About, windows: &mut Vec<WindowSpec>, target: Target) -> Result<Losses> {
     let mut losses = match target {
-        Target::Kl(encoding) => for_native(about, windows, encoding),
-        Target::KlPy => for_kl_py(about, windows)?,
-        Target::LlamaCpp => for_llama_cpp(about, windows)?,
+        Target::Kl(encoding) => losses_of_native(about, windows, encoding),
+        Target::KlPy => losses_of_kl_py(about, windows)?,
+        Target::LlamaCpp => losses_of_llama_cpp(about, windows)?,
     };
     if let Some(states) = &about.states {
         let [mean, max] = [states.check.mean_kld, states.check.max_kld].map(f64::from);
@@ -166,26 +170,26 @@ fn plan(about: &About, windows: &mut Vec<WindowSpec>, target: Target) -> Result<
     Ok(losses)
 }
 
-/// States that the new file will not have `what`.
-fn lost(what: impl Display) -> String {
-    format!("the conversion loses {what}")
+/// States that the new file will not have `contents`.
+fn lost(contents: impl Display) -> String {
+    format!("the conversion loses {contents}")
 }
 
 /// The losses of kl's own kind.
-fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Losses {
+fn losses_of_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Losses {
     let longest = longest_window(windows);
     let has_folder = |path: &String| {
         let name = Path::new(path).file_name().unwrap_or_default();
         name != path.as_str()
     };
     let mut paths = [&about.model_path, &about.text_path].into_iter().flatten();
-    let others: Vec<&str> = about.others.iter().map(|(key, _)| key.as_str()).collect();
+    let other_keys: Vec<&str> = about.others.iter().map(|(key, _)| key.as_str()).collect();
     let n_ctx = format!(
         "the header's n_ctx of {}: it becomes {longest}, the longest window",
         about.n_ctx
     );
     let folders = "the folders of model and text (their names stay)";
-    let entries = format!("kl.py's header entries {}", others.join(", "));
+    let entries = format!("kl.py's header entries {}", other_keys.join(", "));
     let floored = "a base file holds no logits: the rows stay log-probabilities, floored at 16 below \
                    each row's largest, not normalised";
     let no_logits = "the file holds no logits: the rows stay log-probabilities";
@@ -195,7 +199,7 @@ fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Loss
     vec![
         (about.n_ctx_is_padded && about.n_ctx != longest, lost(n_ctx)),
         (paths.any(has_folder), lost(folders)),
-        (!others.is_empty(), lost(entries)),
+        (!other_keys.is_empty(), lost(entries)),
         (is_floored, floored.to_owned()),
         (
             about.values == Values::LogProbabilities,
@@ -205,7 +209,7 @@ fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Loss
     ]
 }
 
-fn for_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Losses> {
+fn losses_of_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Losses> {
     if let Some(window) = windows.iter().find(|window| window.first_scored != 0) {
         bail!(
             "{}: its rows start at position {} of a window, and kl.py's file needs them from each \
@@ -219,16 +223,16 @@ fn for_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Losses> {
         "what identifies tokenizer, model and text (their names stay), and how the rows were \
          computed (the batch stays)",
     ];
-    let mut losses = Vec::from(always.map(|what| (true, lost(what))));
-    losses.extend(of_structure(about, windows));
+    let mut losses = Vec::from(always.map(|contents| (true, lost(contents))));
+    losses.extend(losses_of_structure(about, windows));
     Ok(losses)
 }
 
-fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Losses> {
+fn losses_of_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Losses> {
     let path = about.path.display();
     let n_ctx = longest_window(windows);
     let half = n_ctx / 2;
-    let (windows_before, rows_before) = (windows.len(), n_rows(windows));
+    let (n_windows_before, n_rows_before) = (windows.len(), n_rows(windows));
     if let Some(window) = windows.iter().find(|window| window.first_scored > half) {
         bail!(
             "{path}: its rows start at position {} of window {}, and llama.cpp's base file \
@@ -248,16 +252,16 @@ fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Losses>
              base file holds only such windows, of at least 3 tokens: it cannot be converted"
         );
     }
-    let rows_lost = rows_before.saturating_sub(n_rows(windows));
+    let n_rows_lost = n_rows_before.saturating_sub(n_rows(windows));
     let rows = format!(
         "{} of {} rows: each window keeps those of positions {half} to {}",
-        count(rows_lost),
-        count(rows_before),
+        count(n_rows_lost),
+        count(n_rows_before),
         n_ctx - 2
     );
-    let left_out = windows_before - windows.len();
-    let whole = format!(
-        "{left_out} of {windows_before} windows: those without {n_ctx} tokens and rows to \
+    let n_left_out = n_windows_before - windows.len();
+    let whole_windows = format!(
+        "{n_left_out} of {n_windows_before} windows: those without {n_ctx} tokens and rows to \
          their end"
     );
     let logits = "the logits: log-probabilities in 16 bits, floored at 16 below each row's \
@@ -268,17 +272,17 @@ fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Losses>
                the BOS instead, and so gets other rows than these";
     let mut losses = vec![
         (true, lost(logits)),
-        (rows_lost > 0, lost(rows)),
-        (left_out > 0, lost(whole)),
+        (n_rows_lost > 0, lost(rows)),
+        (n_left_out > 0, lost(whole_windows)),
         (true, lost(header)),
     ];
-    losses.extend(of_structure(about, windows));
+    losses.extend(losses_of_structure(about, windows));
     losses.push((!begin_alike(windows), lost(bos)));
     Ok(losses)
 }
 
 /// The losses of a kind that numbers its windows from 0 and records no prompts, groups or parts.
-fn of_structure(about: &About, windows: &[WindowSpec]) -> [(bool, String); 6] {
+fn losses_of_structure(about: &About, windows: &[WindowSpec]) -> [(bool, String); 6] {
     let numbers = windows.iter().map(|window| window.window);
     let losses = [
         (!numbers.eq(0..windows.len() as u32), "the windows' numbers"),
@@ -288,7 +292,7 @@ fn of_structure(about: &About, windows: &[WindowSpec]) -> [(bool, String); 6] {
         (about.groups.is_some(), "the groups of windows"),
         (about.prompts.is_some(), "the prompts and their answers"),
     ];
-    losses.map(|(is_lost, what)| (is_lost, lost(what)))
+    losses.map(|(occurs, contents)| (occurs, lost(contents)))
 }
 
 /// Refuses a conversion that the kinds alone rule out, before any window is read.
@@ -320,7 +324,7 @@ fn check_kinds(about: &About, target: Target) -> Result<()> {
 
 /// True if all windows start with the same token, as with a BOS.
 fn begin_alike(windows: &[WindowSpec]) -> bool {
-    let mut firsts = windows.iter().map(|window| window.tokens.first());
-    let first = firsts.next();
-    firsts.all(|token| Some(token) == first)
+    let mut first_tokens = windows.iter().map(|window| window.tokens.first());
+    let first = first_tokens.next();
+    first_tokens.all(|token| Some(token) == first)
 }

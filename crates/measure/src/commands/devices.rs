@@ -24,10 +24,10 @@ pub fn list_devices(servers: &[String], engine: &dyn Engine) -> Result<String> {
     engine.add_servers(servers)?;
     let mut text = String::from("Available devices:\n");
     for device in engine.devices()? {
-        let (name, what) = (&device.name, &device.description);
+        let (name, description) = (&device.name, &device.description);
         let [total, free] = [device.memory_total, device.memory_free].map(|bytes| bytes / MIB);
-        text += &format!("  {name}: {what} ({total} MiB, {free} MiB free)\n");
-        let special = match device.kind {
+        text += &format!("  {name}: {description} ({total} MiB, {free} MiB free)\n");
+        let peculiarity = match device.kind {
             DeviceKind::IntegratedGpu => "shares the CPU's memory",
             DeviceKind::Accelerator => "computes in the CPU's memory",
             DeviceKind::Cpu | DeviceKind::Gpu if !device.features.is_empty() => {
@@ -35,7 +35,7 @@ pub fn list_devices(servers: &[String], engine: &dyn Engine) -> Result<String> {
             }
             _ => continue,
         };
-        text += &format!("    {special}\n");
+        text += &format!("    {peculiarity}\n");
     }
     Ok(text)
 }
@@ -81,9 +81,9 @@ pub fn warn_without_device(
     };
     let flags: Vec<String> = layers.into_iter().chain(placement).collect();
     if !flags.is_empty() && !engine.can_offload()? {
-        let have = if flags.len() == 1 { "has" } else { "have" };
+        let verb = if flags.len() == 1 { "has" } else { "have" };
         let message = format!(
-            "{} {have} no effect: this kl was built without an accelerator backend, or finds no device (kl --list-devices shows what it finds, docs/GPU.md how to build one)",
+            "{} {verb} no effect: this kl was built without an accelerator backend, or finds no device (kl --list-devices shows what it finds, docs/GPU.md how to build one)",
             flags.join(", ")
         );
         watch.warn(Warning::new("no_accelerator", message));
@@ -101,12 +101,14 @@ fn announce_copy(engine: &dyn Engine, path: &Path, watch: &Watch<'_>) -> Result<
         None => format!("{name}: no weights are quantized: it runs as it is"),
         Some(copy) => {
             let folder = copies_folder();
-            let [size, at_work] = [copy.bytes, copy.largest_tensor].map(bytes);
+            let [size, memory] = [copy.bytes, copy.largest_tensor].map(bytes);
             check_free_space(&folder.join(&*name), &folder, copy.bytes, |_| {
                 format!("--dequantize copies {name} there; set TMPDIR to a folder on another disk")
             })?;
-            let place = folder.display();
-            format!("{name}: a copy of {size} in {place}, made with {at_work} of memory")
+            format!(
+                "{name}: a copy of {size} in {}, made with {memory} of memory",
+                folder.display()
+            )
         }
     };
     watch.event(&Event::Plan("dequantized", &text));
@@ -174,8 +176,10 @@ pub fn is_slow_build(devices: &[Device]) -> bool {
 
 /// True if the CPU's backend states its instruction sets, and AVX2 is not among them.
 fn lacks_avx2(devices: &[Device]) -> bool {
-    let mut cpus = devices.iter().filter(|of| of.kind == DeviceKind::Cpu);
-    cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature("AVX2"))
+    devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Cpu)
+        .any(|cpu| !cpu.features.is_empty() && !cpu.has_feature("AVX2"))
 }
 
 #[cfg(test)]

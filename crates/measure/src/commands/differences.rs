@@ -32,8 +32,8 @@ fn warning(difference: &Difference, flags: &str) -> Warning {
     } else {
         "this can move the mean KLD, of an unquantized model by 1e-4 at most, of a quantized one by 4e-3"
     };
-    let what = what.name();
-    let mut message = format!("{what} is {here} here and {there} for the reference: {effect}");
+    let setting = what.name();
+    let mut message = format!("{setting} is {here} here and {there} for the reference: {effect}");
     if !flags.is_empty() {
         message += &format!(" (pass {flags} to match)");
     }
@@ -48,23 +48,25 @@ fn differences(
     has_attention: bool,
 ) -> Vec<(Difference, String)> {
     // A model that is larger than the memory computes as many windows at once as there is room for.
-    let [split, other_split] = [here, reference].map(|of| Split::of_reference(of, n_ctx));
+    let [split, reference_split] =
+        [here, reference].map(|set_up| Split::of_reference(set_up, n_ctx));
     let matters = |setting: Setting| match setting {
         // Who runs dequantized weights compares them with the original's.
         Setting::Weights => false,
-        Setting::WindowsInCall => split != other_split,
+        Setting::WindowsInCall => split != reference_split,
         setting => has_attention || !setting.is_of_attention(),
     };
-    let mut acting = here.diff(reference, n_ctx);
-    acting.retain(|difference| difference.effect != Effect::Recorded);
-    let with_flags = |difference: Difference| {
-        let Aspect::SetUp(setting) = difference.what else {
-            return None;
-        };
-        let flags = flags(setting, &difference.there, here, reference, n_ctx);
-        matters(setting).then_some((difference, flags))
-    };
-    acting.into_iter().filter_map(with_flags).collect()
+    here.diff(reference, n_ctx)
+        .into_iter()
+        .filter(|difference| difference.effect != Effect::Recorded)
+        .filter_map(|difference| {
+            let Aspect::SetUp(setting) = difference.what else {
+                return None;
+            };
+            let flags = flags(setting, &difference.there, here, reference, n_ctx);
+            matters(setting).then_some((difference, flags))
+        })
+        .collect()
 }
 
 /// The flags that give a setting its `value` in the reference; empty if there are none.
@@ -97,18 +99,21 @@ fn flags(
     }
 }
 
-/// The flags that split windows as the reference's. One of equal calls is evaluated in these, unless a batch is set.
+/// The flags that split windows into decode calls as the reference's were. Against a reference of equal calls, models
+/// are evaluated in equal calls without any flag, unless a batch is set.
 fn batch_flags(here: &BackendIdentity, reference: &BackendIdentity, n_ctx: u32) -> String {
-    let calls = here.calls_beside(reference, n_ctx);
-    let Some((here, there)) = calls.filter(|(_, there)| !there.is_equal) else {
+    let Some((own_calls, reference_calls)) = here
+        .calls_beside(reference, n_ctx)
+        .filter(|(_, reference_calls)| !reference_calls.is_equal)
+    else {
         return String::new();
     };
     let mut flags = Vec::new();
-    if here.is_equal || here.n_batch != there.n_batch {
-        flags.push(format!("--n-batch {}", there.n_batch));
+    if own_calls.is_equal || own_calls.n_batch != reference_calls.n_batch {
+        flags.push(format!("--n-batch {}", reference_calls.n_batch));
     }
-    if here.is_equal || here.n_ubatch != there.n_ubatch {
-        flags.push(format!("--n-ubatch {}", there.n_ubatch));
+    if own_calls.is_equal || own_calls.n_ubatch != reference_calls.n_ubatch {
+        flags.push(format!("--n-ubatch {}", reference_calls.n_ubatch));
     }
     flags.join(" ")
 }

@@ -49,13 +49,13 @@ pub fn doctor(servers: &[String], threads: u32, engine: &dyn Engine) -> Doctor {
     if devices::is_slow_build(&devices) {
         problems.push(Warning::slow_build().to_string());
     }
-    let backends_are = if kl_engine::LOADS_BACKENDS {
+    let backend_kind = if kl_engine::LOADS_BACKENDS {
         "loaded from libraries"
     } else {
         "compiled in"
     };
     let compiled_for = format!(
-        "{} {}, backends {backends_are}",
+        "{} {}, backends {backend_kind}",
         env::consts::ARCH,
         env::consts::OS
     );
@@ -70,7 +70,7 @@ pub fn doctor(servers: &[String], threads: u32, engine: &dyn Engine) -> Doctor {
     lines.push(("memory", memory_text()));
     lines.extend(disks().map(|disk| ("disk", disk)));
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    lines.push(("limits", limits_of(&limits)));
+    lines.push(("limits", low_limits(&limits)));
     lines.extend(environment().map(|variable| ("environment", variable)));
     let n_problems = problems.len();
     lines.extend(problems.into_iter().map(|problem| ("PROBLEM", problem)));
@@ -82,20 +82,22 @@ pub fn doctor(servers: &[String], threads: u32, engine: &dyn Engine) -> Doctor {
 
 /// Lays out the lines that have a text.
 fn laid_out(lines: &[(&str, String)]) -> String {
-    let lines = lines.iter().filter(|(_, text)| !text.is_empty());
-    let line = |(name, text): &(&str, String)| {
-        hanging(
-            &format!("{name:<NAME_WIDTH$}"),
-            NAME_WIDTH,
-            &printable(text),
-        )
-    };
-    lines.map(line).collect()
+    lines
+        .iter()
+        .filter(|(_, text)| !text.is_empty())
+        .map(|(name, text)| {
+            hanging(
+                &format!("{name:<NAME_WIDTH$}"),
+                NAME_WIDTH,
+                &printable(text),
+            )
+        })
+        .collect()
 }
 
 /// A device, and the instruction sets that its backend uses.
 fn device_lines(device: &Device) -> [(&'static str, String); 2] {
-    let (name, what) = (&device.name, &device.description);
+    let (name, description) = (&device.name, &device.description);
     let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
     let memory = match device.kind {
         // It has a line of its own.
@@ -104,7 +106,7 @@ fn device_lines(device: &Device) -> [(&'static str, String); 2] {
         DeviceKind::Gpu | DeviceKind::Remote => format!(", {free} free of {total}"),
     };
     [
-        ("device", format!("{name}: {what}{memory}")),
+        ("device", format!("{name}: {description}{memory}")),
         ("  uses", device.features.join(", ")),
     ]
 }
@@ -123,15 +125,16 @@ fn cpu(default_threads: u32) -> String {
 }
 
 fn memory_text() -> String {
-    let sizes = [
+    let known_sizes: Vec<String> = [
         (memory::total(), ""),
         (memory::available(), " available"),
         (memory::swap(), " of swap"),
         (memory::limit(), " is the limit of this container"),
-    ];
-    let each = sizes.into_iter();
-    let known = each.filter_map(|(value, what)| Some(bytes(value?) + what));
-    known.collect::<Vec<_>>().join(", ")
+    ]
+    .into_iter()
+    .filter_map(|(size, meaning)| Some(bytes(size?) + meaning))
+    .collect();
+    known_sizes.join(", ")
 }
 
 /// The space on the disks of the current folder and of the one for temporary files.
@@ -148,30 +151,35 @@ fn disks() -> impl Iterator<Item = String> {
 
 /// The limits in `/proc/self/limits` that are low enough to stop a run: columns of a name, the soft limit
 /// and the hard one.
-fn limits_of(text: &str) -> String {
+fn low_limits(text: &str) -> String {
     let names = ["locked memory", "file size", "address space", "open files"];
-    let known = names.iter().filter_map(|name| {
-        let lines = text.lines().filter_map(|line| line.strip_prefix("Max "));
-        let found = lines.filter_map(|line| line.strip_prefix(name)).next()?;
-        let limit: u64 = found.split_whitespace().next()?.parse().ok()?;
-        Some(match *name {
-            "open files" => format!("{name} {limit}"),
-            _ => format!("{name} {}", bytes(limit)),
+    let limits: Vec<String> = names
+        .iter()
+        .filter_map(|name| {
+            let columns = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("Max "))
+                .find_map(|line| line.strip_prefix(name))?;
+            let limit: u64 = columns.split_whitespace().next()?.parse().ok()?;
+            Some(match *name {
+                "open files" => format!("{name} {limit}"),
+                _ => format!("{name} {}", bytes(limit)),
+            })
         })
-    });
-    known.collect::<Vec<_>>().join(", ")
+        .collect();
+    limits.join(", ")
 }
 
 /// The variables of the environment that matter here, sorted, without what is secret.
 fn environment() -> impl Iterator<Item = String> {
     let is_shown = |name: &str| VARIABLES.split(' ').any(|start| name.starts_with(start));
     let is_secret = |name: &str| SECRETS.iter().any(|part| name.contains(part));
-    let mut shown: Vec<_> = env::vars_os()
+    let mut variables: Vec<_> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| is_shown(name))
         .collect();
-    shown.sort();
-    shown.into_iter().map(move |(name, value)| {
+    variables.sort();
+    variables.into_iter().map(move |(name, value)| {
         if is_secret(&name) {
             format!("{name} is set")
         } else {
@@ -210,6 +218,6 @@ Max file size             unlimited            unlimited            bytes
 Max open files            1024                 524288               files
 Max locked memory         8388608              8388608              bytes
 ";
-        assert_eq!(limits_of(text), "locked memory 8.00 MiB, open files 1024");
+        assert_eq!(low_limits(text), "locked memory 8.00 MiB, open files 1024");
     }
 }

@@ -81,17 +81,17 @@ impl<'w> FiniteRows<'w> {
                 self.advice
             );
         }
-        let (of, what) = match seen.n {
+        let (not_finite, unit) = match seen.n {
             0 => (checked, "checked row"),
             _ => (seen, "row"),
         };
-        if let Some((window, position)) = of.first {
-            let share = percent(of.n as f64 / of.n_rows as f64);
+        if let Some((window, position)) = not_finite.first {
+            let share = percent(not_finite.n as f64 / not_finite.n_rows as f64);
             let message = format!(
                 "{}: not finite: {} of {} ({share}), the first in window {window} at position {position}: evaluations leave them out; {}",
                 self.name,
-                count(of.n),
-                count_of(of.n_rows, what),
+                count(not_finite.n),
+                count_of(not_finite.n_rows, unit),
                 self.advice
             );
             self.watch.warn(Warning::new(KIND, message));
@@ -106,9 +106,9 @@ impl<'w> FiniteRows<'w> {
 /// If the window cannot be read.
 pub fn has_finite_row(file: &NativeReader, index: usize) -> kl_formats::Result<bool> {
     if let Some(states) = &file.header.states {
-        let all = file.read_states(index, 0..file.n_rows(index), &mut None)?;
-        let mut each = all.chunks_exact((states.n_embd as usize).max(1));
-        return Ok(each.any(|state| state.iter().all(|number| number.is_finite())));
+        let numbers = file.read_states(index, 0..file.n_rows(index), &mut None)?;
+        let mut states = numbers.chunks_exact((states.n_embd as usize).max(1));
+        return Ok(states.any(|state| state.iter().all(|number| number.is_finite())));
     }
     let (mut row, mut block) = (vec![0.0; file.header.n_vocab as usize], None);
     for number in 0..file.n_blocks(index) {

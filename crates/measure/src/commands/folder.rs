@@ -22,33 +22,38 @@ pub fn models_of_folder(
     folder: &Path,
     skipped: &mut Vec<(PathBuf, String)>,
 ) -> Result<Vec<PathBuf>> {
-    let shown = folder.display();
-    let unreadable = || format!("{shown}: cannot be read");
-    let (mut paths, mut all) = (Vec::new(), Vec::new());
+    let shown_folder = folder.display();
+    let unreadable = || format!("{shown_folder}: cannot be read");
+    let mut entries = Vec::new();
     for entry in fs::read_dir(folder).with_context(unreadable)? {
-        all.push(entry.with_context(unreadable)?.path());
+        entries.push(entry.with_context(unreadable)?.path());
     }
-    all.sort();
+    entries.sort();
     let (mut models, mut not_models) = (Vec::new(), Vec::new());
-    let mut cut_up = HashSet::new();
-    for path in &all {
-        if let Some(piece) = Piece::of(path).filter(|piece| cut_up.insert(piece.whole.clone())) {
+    let mut model_files = Vec::new();
+    let mut cut_up_files = HashSet::new();
+    for path in &entries {
+        let new_piece = Piece::of(path).filter(|piece| cut_up_files.insert(piece.whole.clone()));
+        if let Some(piece) = new_piece {
             not_models.push((path.clone(), piece.advice()));
         } else if is_model_file(path) {
-            paths.push(path.clone());
+            model_files.push(path.clone());
         }
     }
-    for path in paths {
+    for path in model_files {
         match gguf::read(&path)
             .ok()
             .and_then(|header| header.not_a_model())
         {
-            Some(found) => not_models.push((path, found.in_place_of_a_model())),
+            Some(kind) => not_models.push((path, kind.in_place_of_a_model())),
             None => models.push(path),
         }
     }
     if models.is_empty() {
-        bail!("{shown}: {}", instead_of_models(&all, &not_models));
+        bail!(
+            "{shown_folder}: {}",
+            instead_of_models(&entries, &not_models)
+        );
     }
     skipped.extend(not_models);
     Ok(models)
@@ -57,29 +62,31 @@ pub fn models_of_folder(
 /// True if a file is named as a model, and not as a later part of one.
 fn is_model_file(path: &Path) -> bool {
     // A link to nothing is a model that cannot be read.
-    let is_file = fs::metadata(path).map_or(true, |about| about.is_file());
+    let is_file = fs::metadata(path).map_or(true, |metadata| metadata.is_file());
     is_gguf(path) && !is_later_part(path) && is_file
 }
 
 /// Describes a folder without models, with these entries, of which some are files that are `not_models`.
 fn instead_of_models(entries: &[PathBuf], not_models: &[(PathBuf, String)]) -> String {
     let has_safetensors = || {
-        let mut names = entries.iter().filter_map(|path| path.extension());
-        names.any(|name| name == "safetensors")
+        entries
+            .iter()
+            .filter_map(|path| path.extension())
+            .any(|extension| extension == "safetensors")
     };
-    if let Some((path, what)) = not_models.first() {
+    if let Some((path, kind)) = not_models.first() {
         let name = path.file_name().unwrap_or_default().display();
         let more = match not_models.len() - 1 {
             0 => String::new(),
             n => format!(" (and {})", count_of(n as u64, "such file")),
         };
         return format!(
-            "holds no model: {name} is {what}{more}: -m needs a GGUF, or a folder with some"
+            "holds no model: {name} is {kind}{more}: -m needs a GGUF, or a folder with some"
         );
     }
-    let deeper = folders_with_models(entries);
-    if let Some(first) = deeper.first() {
-        let more = match deeper.len() - 1 {
+    let folders = folders_with_models(entries);
+    if let Some(first) = folders.first() {
+        let more = match folders.len() - 1 {
             0 => String::new(),
             n => format!(", or one of {} more", count_of(n as u64, "folder")),
         };
@@ -99,45 +106,52 @@ fn instead_of_models(entries: &[PathBuf], not_models: &[(PathBuf, String)]) -> S
 /// The folders below these entries that hold GGUFs, at most as deep as the cache of a hub has them:
 /// `models--USER--REPO/snapshots/COMMIT/Q4_K_M`.
 fn folders_with_models(folder_entries: &[PathBuf]) -> Vec<PathBuf> {
-    const DEPTH: usize = 3;
-    const MOST_FOLDERS: usize = 1000;
-    let (mut found, mut n_looked) = (Vec::new(), 0);
-    let folders = |paths: &[PathBuf]| paths.iter().filter(|path| path.is_dir()).cloned().collect();
-    let mut level: Vec<PathBuf> = folders(folder_entries);
-    for _ in 0..DEPTH {
-        let mut next = Vec::new();
+    const MAX_DEPTH: usize = 3;
+    const MAX_FOLDERS: usize = 1000;
+    let (mut with_models, mut n_searched) = (Vec::new(), 0);
+    let folders_among = |paths: &[PathBuf]| -> Vec<PathBuf> {
+        paths.iter().filter(|path| path.is_dir()).cloned().collect()
+    };
+    let mut level = folders_among(folder_entries);
+    for _ in 0..MAX_DEPTH {
+        let mut next_level = Vec::new();
         for folder in level {
-            n_looked += 1;
-            if n_looked > MOST_FOLDERS {
-                return found;
+            n_searched += 1;
+            if n_searched > MAX_FOLDERS {
+                return with_models;
             }
-            let mut inside: Vec<PathBuf> = entries(&folder).collect();
-            inside.sort();
-            if inside.iter().any(|path| is_model_file(path)) {
-                found.push(folder);
+            let mut entries: Vec<PathBuf> = entries(&folder).collect();
+            entries.sort();
+            if entries.iter().any(|path| is_model_file(path)) {
+                with_models.push(folder);
             } else {
-                next.extend::<Vec<PathBuf>>(folders(&inside));
+                next_level.extend(folders_among(&entries));
             }
         }
-        level = next;
+        level = next_level;
     }
-    found
+    with_models
 }
 
 /// A file, and the other parts if its name is that of a part of a split model.
 pub fn parts_of(file: &Path) -> Vec<PathBuf> {
-    let part = |path: &Path| split(path).map(|(name, _, count)| (name.to_owned(), count));
+    let whole_of = |path: &Path| part_name(path).map(|(name, _, count)| (name.to_owned(), count));
     let mut files = vec![file.to_owned()];
-    if let Some(of) = part(file) {
-        files.extend(entries(folder_of(file)).filter(|path| part(path).as_ref() == Some(&of)));
+    if let Some(whole) = whole_of(file) {
+        files.extend(
+            entries(folder_of(file)).filter(|path| whole_of(path).as_ref() == Some(&whole)),
+        );
     }
     files
 }
 
 /// The entries of a folder. One that cannot be read is reported where it is opened.
 pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path())
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
 }
 
 /// True if a file's name is that of a GGUF.
@@ -148,20 +162,23 @@ pub fn is_gguf(path: &Path) -> bool {
 
 /// True if the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
-    split(path).is_some_and(|(_, number, _)| number != 1)
+    part_name(path).is_some_and(|(_, number, _)| number != 1)
 }
 
 /// The name of the whole, the part's number and the number of parts, if a file is named as a part.
-fn split(path: &Path) -> Option<(&str, u32, u32)> {
+fn part_name(path: &Path) -> Option<(&str, u32, u32)> {
     split_gguf_name(path.file_stem()?.to_str()?)
 }
 
 /// The name of a file without its folder, its extension and, if the model is split, the number of its
 /// part. A folder's name has no extension.
 pub fn stem(path: &Path) -> String {
-    let (whole, stem) = (path.file_name(), path.file_stem());
-    let found = if path.is_dir() { whole } else { stem };
-    let name = found.unwrap_or_default().to_string_lossy();
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
+    };
+    let name = name.unwrap_or_default().to_string_lossy();
     without_part(&name).unwrap_or(&name).to_owned()
 }
 
@@ -178,31 +195,35 @@ pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
     }
     let mut taken: HashSet<String> = by_name.keys().cloned().collect();
     let mut labels = BTreeMap::new();
-    for (name, paths) in by_name.into_iter().filter(|of| of.1.len() > 1) {
+    for (name, paths) in by_name.into_iter().filter(|(_, paths)| paths.len() > 1) {
         taken.remove(&name);
-        let of_these = distinct(&paths, &taken);
+        let labelled_paths = distinct_labels(&paths, &taken);
         taken.insert(name);
-        taken.extend(of_these.iter().map(|(_, label)| label.clone()));
-        labels.extend(of_these);
+        taken.extend(labelled_paths.iter().map(|(_, label)| label.clone()));
+        labels.extend(labelled_paths);
     }
     labels
 }
 
 /// The shortest labels that tell these paths apart, and from what is `taken`, if any do.
-fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
-    let label = |path: &Path, is_whole: bool, n_folders: usize| {
-        let mut parts = folders(path);
+fn distinct_labels(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
+    let label = |path: &Path, has_extension: bool, n_folders: usize| {
+        let mut parts = folder_names(path);
         parts.drain(..parts.len().saturating_sub(n_folders));
-        let name = path.file_name().filter(|_| is_whole);
-        let whole = name.map(|name| name.to_string_lossy().into_owned());
-        parts.push(whole.unwrap_or_else(|| stem(path)));
+        let name = match path.file_name() {
+            Some(name) if has_extension => name.to_string_lossy().into_owned(),
+            _ => stem(path),
+        };
+        parts.push(name);
         parts.join("-").trim_start_matches('.').to_owned()
     };
-    let most = paths.iter().map(|path| folders(path).len()).max();
-    for is_whole in [false, true] {
-        for n_folders in 0..=most.unwrap_or(0) {
-            let of_each = paths.iter().map(|path| label(path, is_whole, n_folders));
-            let labels: Vec<String> = of_each.collect();
+    let max_folders = paths.iter().map(|path| folder_names(path).len()).max();
+    for has_extension in [false, true] {
+        for n_folders in 0..=max_folders.unwrap_or(0) {
+            let labels: Vec<String> = paths
+                .iter()
+                .map(|path| label(path, has_extension, n_folders))
+                .collect();
             let different: HashSet<String> = labels.iter().cloned().collect();
             if different.len() == labels.len() && different.is_disjoint(taken) {
                 let paths = paths.iter().map(|path| (*path).clone());
@@ -215,21 +236,24 @@ fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String
 
 /// The names of the folders that a path leads through, from the root on. In the cache of models by name,
 /// `models--USER--REPO/snapshots/COMMIT` is `USER` and `REPO`.
-fn folders(path: &Path) -> Vec<String> {
+fn folder_names(path: &Path) -> Vec<String> {
     let path = absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(&path);
-    let of_each = folder.components().filter_map(|part| match part {
-        Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
-        _ => None,
-    });
-    let mut names: Vec<String> = of_each.collect();
-    let found = names.iter().enumerate().find_map(|(at, name)| {
+    let mut names: Vec<String> = folder
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+            _ => None,
+        })
+        .collect();
+    let repository_folder = names.iter().enumerate().find_map(|(start, name)| {
         let (user, repository) = kl_hub::repository_of_folder(name)?;
-        Some((at, [user.to_owned(), repository.to_owned()]))
+        Some((start, [user.to_owned(), repository.to_owned()]))
     });
-    if let Some((at, repository)) = found {
-        let end = names.len().min(at + 3);
-        names.splice(at..end, repository);
+    if let Some((start, user_and_repository)) = repository_folder {
+        // Its folder, `snapshots`, and that of the commit.
+        let end = names.len().min(start + 3);
+        names.splice(start..end, user_and_repository);
     }
     names
 }

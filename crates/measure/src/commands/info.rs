@@ -34,13 +34,13 @@ pub fn info(
 ) -> Result<Info> {
     let watch = &Watch::new(observer);
     let (mut info, reference) = match Found::look(path) {
-        Found::Sidecar => (of_sidecar(path)?, None),
-        Found::Map => (of_map(path)?, None),
-        Found::Model => (of_model(path)?, None),
-        Found::Reference(_) => reference_of(path)?,
+        Found::Sidecar => (sidecar_info(path)?, None),
+        Found::Map => (map_info(path)?, None),
+        Found::Model => (model_info(path)?, None),
+        Found::Reference(_) => open_reference(path)?,
         // What is named as a model is one that cannot be read: a web page, or a piece that begins anywhere.
-        _ if is_gguf(path) || Piece::of(path).is_some() => (of_model(path)?, None),
-        _ => reference_of(path)?,
+        _ if is_gguf(path) || Piece::of(path).is_some() => (model_info(path)?, None),
+        _ => open_reference(path)?,
     };
     info.path = path.display().to_string();
     if original.is_some() && info.gguf.is_none() {
@@ -81,17 +81,18 @@ pub fn info(
 }
 
 /// Describes a reference, which may be read whole.
-fn reference_of(path: &Path) -> Result<(Info, Option<Reference>)> {
+fn open_reference(path: &Path) -> Result<(Info, Option<Reference>)> {
     let reference = Reference::open(path)?;
-    Ok((of_reference(reference.about()), Some(reference)))
+    Ok((reference_info(reference.about()), Some(reference)))
 }
 
-fn of_sidecar(path: &Path) -> Result<Info> {
+fn sidecar_info(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
     let (header, n_records) = (sidecar.header.clone(), sidecar.n_records());
-    let n_windows = None;
-    let names = header.groups.into_iter();
-    let groups = names.map(|name| GroupInfo { name, n_windows });
+    let groups = header.groups.into_iter().map(|name| GroupInfo {
+        name,
+        n_windows: None,
+    });
     Ok(Info {
         kind: FileKind::Sidecar,
         label: header.label,
@@ -105,7 +106,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
     })
 }
 
-fn of_map(path: &Path) -> Result<Info> {
+fn map_info(path: &Path) -> Result<Info> {
     let map = SensitivityMap::read(path)?;
     let windows = &map.header.windows;
     Ok(Info {
@@ -119,12 +120,12 @@ fn of_map(path: &Path) -> Result<Info> {
     })
 }
 
-fn of_model(path: &Path) -> Result<Info> {
+fn model_info(path: &Path) -> Result<Info> {
     let header = gguf::read(path)?;
     let types = tensor_types(&header);
     let mut model = header.identity();
-    model.size_bytes = types.iter().map(|of_type| of_type.bytes).sum();
-    model.n_params = Some(types.iter().map(|of_type| of_type.n_params).sum());
+    model.size_bytes = types.iter().map(|tensor_type| tensor_type.bytes).sum();
+    model.n_params = Some(types.iter().map(|tensor_type| tensor_type.n_params).sum());
     let number = |n: Option<i128>| n.and_then(|n| u32::try_from(n).ok());
     let token = |name: &str| number(header.number(&format!("tokenizer.ggml.{name}")));
     let tokenizer = header.tokenizer.clone();
@@ -156,7 +157,7 @@ fn of_model(path: &Path) -> Result<Info> {
 fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
     let mut by_type = BTreeMap::new();
     for tensor in &header.tensors {
-        let of_type = by_type
+        let tensor_type = by_type
             .entry(tensor.kind)
             .or_insert_with(|| TensorTypeInfo {
                 name: tensor.kind.name.to_owned(),
@@ -164,17 +165,19 @@ fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
                 n_params: 0,
                 bytes: Some(0),
             });
-        of_type.n_tensors += 1;
-        of_type.n_params = of_type.n_params.saturating_add(tensor.n_params());
-        of_type.bytes = of_type.bytes.map(|n| n.saturating_add(tensor.bytes));
+        tensor_type.n_tensors += 1;
+        tensor_type.n_params = tensor_type.n_params.saturating_add(tensor.n_params());
+        tensor_type.bytes = tensor_type
+            .bytes
+            .map(|bytes| bytes.saturating_add(tensor.bytes));
     }
     let mut types: Vec<_> = by_type.into_values().collect();
-    types.sort_by_key(|of_type| std::cmp::Reverse(of_type.n_params));
+    types.sort_by_key(|tensor_type| std::cmp::Reverse(tensor_type.n_params));
     types
 }
 
 /// Describes a reference.
-pub fn of_reference(about: &About) -> Info {
+pub fn reference_info(about: &About) -> Info {
     let about = about.clone();
     let groups = about.groups.as_ref().map(GroupInfo::of_each);
     Info {
@@ -207,8 +210,12 @@ fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verified>
         phase.rows(n_rows as usize);
         Ok(watch.check()?)
     };
-    let windows = reference.windows().unwrap_or_default().iter();
-    let rows_per_window: Vec<u32> = windows.map(|window| window.n_rows).collect();
+    let rows_per_window: Vec<u32> = reference
+        .windows()
+        .unwrap_or_default()
+        .iter()
+        .map(|window| window.n_rows)
+        .collect();
     let rows_per_window = match reference.into_rows() {
         Rows::Blocks(rows) => verify_windows(|i| rows.verify_window(i), rows_per_window, step)?,
         Rows::States(rows, _) => {
@@ -233,11 +240,16 @@ fn verify_windows(
     rows_per_window: Vec<u32>,
     step: impl Fn(u32) -> Result<()> + Sync,
 ) -> Result<Vec<u32>> {
-    let windows = rows_per_window.par_iter().enumerate().with_max_len(1);
-    let fault = windows.find_map_first(|(index, &n_rows)| {
-        let read = verify(index).map_err(anyhow::Error::from);
-        read.and_then(|()| step(n_rows)).err()
-    });
+    let fault = rows_per_window
+        .par_iter()
+        .enumerate()
+        .with_max_len(1)
+        .find_map_first(|(index, &n_rows)| {
+            verify(index)
+                .map_err(anyhow::Error::from)
+                .and_then(|()| step(n_rows))
+                .err()
+        });
     fault.map_or(Ok(rows_per_window), Err)
 }
 

@@ -10,7 +10,7 @@ use kl_report::number::count_of;
 use kl_report::{Info, Warning, empty_groups, planned_lines};
 
 use super::context::{Decoding, check_windows, context_options, writer};
-use super::info::of_reference;
+use super::info::reference_info;
 use super::observer::{Event, Watch};
 use super::server_keys;
 use super::settings::RunSettings;
@@ -93,9 +93,9 @@ pub fn complete(
     }
     if let Some((n, why)) = &input.unanswered {
         let answers = count_of(*n, "answer");
-        let what =
+        let left_out =
             format!("{answers} of conversations that could not be continued, the first one: {why}");
-        watch.warn(Warning::left_out("turns_left_out", &what));
+        watch.warn(Warning::left_out("turns_left_out", &left_out));
     }
     input.keep_part(model);
     if input.n_with_tools > 0 && input.n_with_calls == 0 {
@@ -125,16 +125,26 @@ pub fn answer_context(
 }
 
 fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
-    const GROWN: &str =
-        " of conversations that grow longer than a window (--n-ctx makes windows longer)";
-    let left_out = |n: u64, kind, [before, unit, why]: [&str; 3]| {
-        let what = || format!("{before}{}{why}", count_of(n, unit));
-        watch.warn_all((n > 0).then(|| Warning::left_out(kind, &what())));
+    let warn_of_left_out = |n: u64, kind, [before, unit, why]: [&str; 3]| {
+        if n > 0 {
+            let left_out = format!("{before}{}{why}", count_of(n, unit));
+            watch.warn(Warning::left_out(kind, &left_out));
+        }
     };
-    let too_few = ["the last ", "token", ", too few to fill a window"];
-    left_out(input.n_left_out, "tokens_left_out", too_few);
-    let too_long = ["", "answer", GROWN];
-    left_out(input.n_turns_left_out, "turns_left_out", too_long);
+    warn_of_left_out(
+        input.n_left_out,
+        "tokens_left_out",
+        ["the last ", "token", ", too few to fill a window"],
+    );
+    warn_of_left_out(
+        input.n_turns_left_out,
+        "turns_left_out",
+        [
+            "",
+            "answer",
+            " of conversations that grow longer than a window (--n-ctx makes windows longer)",
+        ],
+    );
     for (name, n) in input.n_ignored {
         let kind = if name == "tools" {
             "tools_ignored"
@@ -142,26 +152,34 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
             "documents_ignored"
         };
         let prompts = count_of(n, "prompt");
-        let what = format!(
+        let message = format!(
             "{prompts} with {name} that the chat template does not print, so that the model does not see them (--chat-template-file gives another template)"
         );
-        watch.warn_all((n > 0).then(|| Warning::new(kind, what)));
+        watch.warn_all((n > 0).then(|| Warning::new(kind, message)));
     }
     if let Some(groups) = &input.groups {
-        let windows = input.plan.windows.iter().filter(|window| window.n_rows > 0);
-        let scored: BTreeSet<u32> = windows
+        let scored_groups: BTreeSet<u32> = input
+            .plan
+            .windows
+            .iter()
+            .filter(|window| window.n_rows > 0)
             .map(|window| groups.of_window(window.window))
             .collect();
-        let names = (0..).zip(groups.names());
-        let empty = names.filter(|(group, _)| !scored.contains(group));
-        watch.warn_all(empty_groups(empty.map(|(_, name)| name)));
+        let empty_names = (0..)
+            .zip(groups.names())
+            .filter(|(group, _)| !scored_groups.contains(group))
+            .map(|(_, name)| name);
+        watch.warn_all(empty_groups(empty_names));
     }
-    let (kind, last, unit) = match &input.prompts {
+    let (kind, before, unit) = match &input.prompts {
         Some(_) => ("unscored_prompts", "", "prompt"),
         None => ("unscored_windows", "the last ", "window"),
     };
-    let too_short = [last, unit, ", too short to hold a scored position"];
-    left_out(input.plan.n_unscored as u64, kind, too_short);
+    warn_of_left_out(
+        input.plan.n_unscored as u64,
+        kind,
+        [before, unit, ", too short to hold a scored position"],
+    );
 }
 
 /// Describes in full the reference of this kind and path that a model makes of `input`.
@@ -183,7 +201,7 @@ pub fn describe(kind: Kind, path: &Path, input: &PreparedInput, backend: Backend
 pub fn announce(about: &About, watch: &Watch<'_>) {
     let info = Info {
         encoding: None,
-        ..of_reference(about)
+        ..reference_info(about)
     };
     for (name, text) in planned_lines(&info) {
         watch.event(&Event::Plan(name, &text));

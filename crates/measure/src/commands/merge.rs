@@ -58,8 +58,11 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let may_replace = settings.existing == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let parts = &settings.parts;
-    let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
-    let size = lengths.map(|about| about.len()).sum();
+    let size = parts
+        .iter()
+        .filter_map(|part| fs::metadata(part).ok())
+        .map(|metadata| metadata.len())
+        .sum();
     check_free_space(output.path(), &settings.output, size, |_| {
         ANOTHER_DISK.to_owned()
     })?;
@@ -129,8 +132,11 @@ fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>)
             kind(other)
         );
     }
-    let opened = parts.iter().map(|path| PartFile::open(path));
-    let parts = &in_order(opened.collect::<Result<_>>()?)?;
+    let part_files = parts
+        .iter()
+        .map(|path| PartFile::open(path))
+        .collect::<Result<_>>()?;
+    let parts = &in_order(part_files)?;
     watch.warn_all(warnings(parts));
     match parts.first().map(|part| Found::look(&part.path)) {
         Some(Found::Sidecar) => join_sidecars(parts, out, path, watch),
@@ -146,8 +152,10 @@ fn join_references(
     path: &Path,
     watch: &Watch<'_>,
 ) -> Result<u64> {
-    let opened = parts.iter().map(|part| NativeReader::open(&part.path));
-    let readers: Vec<NativeReader> = opened.collect::<Result<_, _>>()?;
+    let readers: Vec<NativeReader> = parts
+        .iter()
+        .map(|part| NativeReader::open(&part.path))
+        .collect::<Result<_, _>>()?;
     let mut header = readers.first().context(NO_PARTS)?.header.of_whole();
     if header.generated.is_some() {
         header.n_rows = parts.iter().map(|part| part.n_rows).sum();
@@ -155,13 +163,17 @@ fn join_references(
     // Only the part that has a prompt's window records the answer.
     for (part, window) in readers
         .iter()
-        .flat_map(|part| part.windows().map(move |of| (part, of)))
+        .flat_map(|part| part.windows().map(move |window| (part, window)))
     {
-        let (index, prompts) = (window.window as usize, part.header.prompts.as_ref());
-        let own = prompts.and_then(|prompts| prompts.get(index));
-        let prompt = header.prompts.as_mut().and_then(|all| all.get_mut(index));
-        if let (Some(own), Some(prompt)) = (own, prompt) {
-            prompt.clone_from(own);
+        let index = window.window as usize;
+        let prompts_of_part = part.header.prompts.as_ref();
+        let prompt_in_part = prompts_of_part.and_then(|prompts| prompts.get(index));
+        let prompt = header
+            .prompts
+            .as_mut()
+            .and_then(|prompts| prompts.get_mut(index));
+        if let (Some(prompt_in_part), Some(prompt)) = (prompt_in_part, prompt) {
+            prompt.clone_from(prompt_in_part);
         }
     }
     let mut writer = Writer::native(out, path, &header)?;
@@ -211,8 +223,10 @@ fn join_sidecars(
 
 /// Writes all cells of the parts, byte for byte as one run writes them.
 fn join_maps(parts: &[PartFile], out: &mut impl Write, path: &Path) -> Result<u64> {
-    let read = parts.iter().map(|part| SensitivityMap::read(&part.path));
-    let maps: Vec<SensitivityMap> = read.collect::<Result<_, _>>()?;
+    let maps: Vec<SensitivityMap> = parts
+        .iter()
+        .map(|part| SensitivityMap::read(&part.path))
+        .collect::<Result<_, _>>()?;
     let header = maps.first().context(NO_PARTS)?.header.of_whole();
     let map = write_in_order(header, &Vec::from_iter(&maps), out, path)?;
     Ok(map.cells.len() as u64)
@@ -230,9 +244,13 @@ pub fn write_in_order(
     let mut writer = MapWriter::create(out, path, header.clone())?;
     for tensor in &header.tensors {
         // If several parts state an error, the first one's is used.
-        let stated = maps.iter().map(|map| map.errors.get(&tensor.name));
-        let all = stated.rev().flatten().flatten();
-        let errors: BTreeMap<GgmlType, f64> = all.map(|(&kind, &error)| (kind, error)).collect();
+        let errors: BTreeMap<GgmlType, f64> = maps
+            .iter()
+            .rev()
+            .filter_map(|map| map.errors.get(&tensor.name))
+            .flatten()
+            .map(|(&kind, &error)| (kind, error))
+            .collect();
         if !errors.is_empty() {
             writer.write_errors(&tensor.name, &errors)?;
         }
@@ -246,20 +264,23 @@ pub fn write_in_order(
 /// The cells of all parts in their order. If several parts hold a cell, as they do the control, the one
 /// with the most windows is used, and the first among equals.
 fn cells<'m>(header: &MapHeader, maps: &[&'m SensitivityMap]) -> Vec<&'m Cell> {
-    let mut of_each: BTreeMap<&Mixture, &Cell> = BTreeMap::new();
+    let mut cells_by_mixture: BTreeMap<&Mixture, &Cell> = BTreeMap::new();
     for cell in maps.iter().flat_map(|map| &map.cells) {
-        let held = of_each.entry(&cell.exchanged).or_insert(cell);
-        if cell.klds.len() > held.klds.len() {
-            *held = cell;
+        let longest = cells_by_mixture.entry(&cell.exchanged).or_insert(cell);
+        if cell.klds.len() > longest.klds.len() {
+            *longest = cell;
         }
     }
     let names = header.tensors.iter().map(|tensor| tensor.name.as_str());
     let indices: BTreeMap<&str, usize> = names.zip(0..).collect();
     let index = |name: &String| indices.get(name.as_str()).copied();
-    let mut cells: Vec<&Cell> = of_each.into_values().collect();
+    let mut cells: Vec<&Cell> = cells_by_mixture.into_values().collect();
     cells.sort_by_cached_key(|cell| {
-        let types = cell.exchanged.iter();
-        let mut exchanged: Vec<_> = types.map(|(name, &kind)| (index(name), kind)).collect();
+        let mut exchanged: Vec<_> = cell
+            .exchanged
+            .iter()
+            .map(|(name, &kind)| (index(name), kind))
+            .collect();
         exchanged.sort();
         (exchanged.len(), exchanged)
     });
@@ -291,10 +312,10 @@ impl SameBytes {
 
 impl Write for SameBytes {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let found = self.file.fill_buf()?;
-        let n = found.len().min(bytes.len());
+        let file_bytes = self.file.fill_buf()?;
+        let n = file_bytes.len().min(bytes.len());
         self.is_short = n == 0 && !bytes.is_empty();
-        self.differs = found.get(..n) != bytes.get(..n);
+        self.differs = file_bytes.get(..n) != bytes.get(..n);
         self.file.consume(n);
         self.n_compared += n as u64;
         if self.is_short || self.differs {

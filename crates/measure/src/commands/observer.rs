@@ -69,13 +69,13 @@ pub enum Event<'e> {
     Loading {
         label: &'e str,
         n_bytes: u64,
-        of: u64,
+        n_bytes_in_all: u64,
     },
     /// A model's file is being written, which cannot be asked to stop, and `n_bytes` of it are there.
     Quantizing {
         label: &'e str,
         n_bytes: u64,
-        of: u64,
+        n_bytes_in_all: u64,
     },
     /// The work that began last has ended.
     End,
@@ -92,7 +92,7 @@ pub enum Event<'e> {
         /// The index of the model in the run, from 0.
         index: usize,
         /// The number of models in the run.
-        of: usize,
+        n_models: usize,
     },
     /// A file was written: its path.
     Wrote(&'e str),
@@ -165,8 +165,8 @@ impl<'o> Watch<'o> {
 
     fn give(&self, warning: &Warning, model: Option<usize>, is_same: impl Fn(&Warning) -> bool) {
         let mut warnings = self.locked();
-        let mut given = warnings.given.iter_mut();
-        if let Some((_, models)) = given.find(|(known, _)| is_same(known)) {
+        let known_warning = warnings.given.iter_mut().find(|(known, _)| is_same(known));
+        if let Some((_, models)) = known_warning {
             models.iter_mut().for_each(|models| models.extend(model));
             return;
         }
@@ -184,15 +184,15 @@ impl<'o> Watch<'o> {
 
     /// Warns of what slowed a run down. `is_writing`: true if it wrote a reference.
     pub fn warn_of_times(&self, timing: &Timing, is_writing: bool) {
-        let one =
+        let message =
             "not enough memory for a second context: one is used (--contexts 1 silences this)";
-        self.warn_all((timing.refused > 0).then(|| Warning::new("fewer_contexts", one)));
+        self.warn_all((timing.refused > 0).then(|| Warning::new("fewer_contexts", message)));
         let device = timing.device.as_ref();
         self.warn_all(device.and_then(|device| Warning::of_device(device, is_writing)));
     }
 
     /// Tells which model of the run is evaluated from now on, by its index, and how many follow; `None`: none is.
-    pub fn evaluates(&self, model: Option<usize>, n_after: u64) {
+    pub fn set_model(&self, model: Option<usize>, n_after: u64) {
         let mut warnings = self.locked();
         (warnings.model, warnings.n_after) = (model, n_after);
     }
@@ -205,13 +205,16 @@ impl<'o> Watch<'o> {
     /// Reports the warnings that only some of these models gave, by their indices and labels, unless
     /// a warning itself names the model.
     pub fn warn_of_some(&self, models: &[(usize, String)]) {
-        let given = self.locked().given.clone();
-        for (warning, given) in &given {
-            let Some(given) = given.as_ref().filter(|_| !warning.names_model()) else {
+        let warnings = self.locked().given.clone();
+        for (warning, indices) in &warnings {
+            let Some(indices) = indices.as_ref().filter(|_| !warning.names_model()) else {
                 continue;
             };
-            let named = models.iter().filter(|(index, _)| given.contains(index));
-            let labels: Vec<String> = named.map(|(_, label)| label.clone()).collect();
+            let labels: Vec<String> = models
+                .iter()
+                .filter(|(index, _)| indices.contains(index))
+                .map(|(_, label)| label.clone())
+                .collect();
             if !labels.is_empty() && labels.len() < models.len() {
                 self.event(&Event::WarningOf(warning, &labels));
             }
@@ -225,9 +228,11 @@ impl<'o> Watch<'o> {
 
     /// All warnings so far.
     pub fn warnings(&self) -> Vec<Warning> {
-        let warnings = self.locked();
-        let given = warnings.given.iter();
-        given.map(|(warning, _)| warning.clone()).collect()
+        self.locked()
+            .given
+            .iter()
+            .map(|(warning, _)| warning.clone())
+            .collect()
     }
 
     /// True if the command should stop.

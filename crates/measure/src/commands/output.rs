@@ -28,7 +28,7 @@ pub enum Existing {
 impl Existing {
     /// The treatment that `--force` and `--resume` ask for; `resume` is `None` for a file that cannot
     /// be resumed.
-    pub fn asked(force: bool, resume: Option<bool>) -> Self {
+    pub fn by_flags(force: bool, resume: Option<bool>) -> Self {
         match (resume, force) {
             (Some(true), _) => Self::Resume,
             (_, true) => Self::Replace,
@@ -47,7 +47,7 @@ pub struct PartialFile {
     partial: PathBuf,
     target: PathBuf,
     may_replace: bool,
-    /// The access rights of the file that it replaces.
+    /// The file that it replaces, whose access rights it gets.
     replaced: Option<fs::Metadata>,
     /// True if it holds what an earlier run left, to be continued.
     pub is_resumed: bool,
@@ -59,23 +59,22 @@ impl PartialFile {
     /// is refused in any case. `may_replace`: set if a finished file may be replaced; `begun` is the
     /// treatment of one that an earlier run began.
     pub fn create(target: &Path, may_replace: bool, begun: Existing) -> Result<Self> {
-        let shown = target.display();
+        let shown_path = target.display();
         let target = &follow_links(target);
         let replaced = fs::metadata(target).ok();
         let target = match fs::metadata(target) {
-            Ok(metadata) if metadata.is_dir() => bail!("{shown}: is a folder: name a file"),
+            Ok(metadata) if metadata.is_dir() => bail!("{shown_path}: is a folder: name a file"),
             Ok(metadata) if !metadata.is_file() => {
-                bail!("{shown}: is not a regular file: name another")
+                bail!("{shown_path}: is not a regular file: name another")
             }
             Ok(_) if !may_replace => {
-                bail!("{shown}: exists already: choose another name, or use --force")
+                bail!("{shown_path}: exists already: choose another name, or use --force")
             }
-            Ok(_) => {
-                fs::canonicalize(target).with_context(|| format!("{shown}: cannot be opened"))?
-            }
+            Ok(_) => fs::canonicalize(target)
+                .with_context(|| format!("{shown_path}: cannot be opened"))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => target.clone(),
             Err(error) => {
-                return Err(error).with_context(|| format!("{shown}: cannot be created"));
+                return Err(error).with_context(|| format!("{shown_path}: cannot be created"));
             }
         };
         let partial = partial_path(&target);
@@ -90,7 +89,7 @@ impl PartialFile {
             Existing::Refuse(_) | Existing::Replace => cannot_write(&partial, file.set_len(0))?,
         }
         if let Some(replaced) = &replaced {
-            cannot_write(&partial, keep_access(&file, replaced, WHILE_WRITTEN))?;
+            cannot_write(&partial, keep_access(&file, replaced, MODE_WHILE_WRITTEN))?;
         }
         let is_resumed = has_bytes && begun == Existing::Resume;
         let output = Self {
@@ -119,14 +118,15 @@ impl PartialFile {
         self.is_kept = false;
     }
 
-    /// Keeps the `n` pieces that were written, for `--resume`, and says so; removes a file without any.
-    pub fn keep(self, n: u64, what: &str) -> Option<String> {
-        if n == 0 {
+    /// Keeps the `n_pieces` that were written, for `--resume`, and says so, calling them `pieces`; removes a file without
+    /// any.
+    pub fn keep(self, n_pieces: u64, pieces: &str) -> Option<String> {
+        if n_pieces == 0 {
             self.discard();
             return None;
         }
         let path = self.partial.display();
-        Some(format!("{path} keeps {what}: --resume continues it"))
+        Some(format!("{path} keeps {pieces}: --resume continues it"))
     }
 
     /// A handle to write through.
@@ -139,9 +139,10 @@ impl PartialFile {
         /// A piece of a reference is some megabytes.
         const BUFFER_BYTES: usize = 4 << 20;
         let mut file = self.file()?;
-        let cut = file.set_len(length);
-        let sought = cut.and_then(|()| file.seek(SeekFrom::Start(length)));
-        cannot_write(&self.partial, sought)?;
+        let positioned = file
+            .set_len(length)
+            .and_then(|()| file.seek(SeekFrom::Start(length)));
+        cannot_write(&self.partial, positioned)?;
         Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
     }
 
@@ -157,18 +158,20 @@ impl PartialFile {
     pub fn replace(&mut self, bytes: &[u8]) -> Result<()> {
         let mut name = self.partial.clone().into_os_string();
         name.push(".new");
-        let new = PathBuf::from(name);
-        let mut file = cannot_write(&new, create_fresh(&new))?;
-        let begun = cannot_write(&self.partial, self.file.metadata())?;
-        cannot_write(&new, keep_access(&file, &begun, WHILE_WRITTEN))?;
+        let new_path = PathBuf::from(name);
+        let mut file = cannot_write(&new_path, create_fresh(&new_path))?;
+        let old = cannot_write(&self.partial, self.file.metadata())?;
+        cannot_write(&new_path, keep_access(&file, &old, MODE_WHILE_WRITTEN))?;
         // Where the file system has no locks, the old file has none either.
         let _ = file.try_lock();
-        let written = file.write_all(bytes).and_then(|()| file.sync_all());
-        let renamed = written.and_then(|()| fs::rename(&new, &self.partial));
-        if renamed.is_err() {
-            let _ = fs::remove_file(&new);
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&new_path, &self.partial));
+        if written.is_err() {
+            let _ = fs::remove_file(&new_path);
         }
-        cannot_write(&new, renamed)?;
+        cannot_write(&new_path, written)?;
         self.file = file;
         Ok(())
     }
@@ -176,9 +179,11 @@ impl PartialFile {
     /// Writes what `writer` still holds, and [commits](Self::commit) the file. Returns its length in
     /// bytes.
     pub fn commit_writer(self, writer: BufWriter<File>) -> Result<u64> {
-        let file = writer.into_inner().map_err(io::IntoInnerError::into_error);
-        let found = file.and_then(|file| Ok(file.metadata()?.len()));
-        let length = cannot_write(&self.partial, found)?;
+        let flushed_length = writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|file| Ok(file.metadata()?.len()));
+        let length = cannot_write(&self.partial, flushed_length)?;
         self.commit()?;
         Ok(length)
     }
@@ -191,7 +196,7 @@ impl PartialFile {
         }
         cannot_write(&self.partial, self.file.sync_all())?;
         let (from, to) = (&self.partial, &self.target);
-        let named = if self.may_replace {
+        let renamed = if self.may_replace {
             fs::rename(from, to).map_err(|error| format!("cannot be created: {error}"))
         } else {
             rename_new(from, to, |from| fs::remove_file(from))
@@ -199,9 +204,9 @@ impl PartialFile {
         // Nothing is left to remove: the file has its name, or is whole and stays.
         under_way(|paths| paths.retain(|path| *path != self.partial));
         let partial = std::mem::take(&mut self.partial);
-        if let Err(why) = named {
+        if let Err(fault) = renamed {
             bail!(
-                "{}: {why}: what was written is whole, in {}",
+                "{}: {fault}: what was written is whole, in {}",
                 self.target.display(),
                 partial.display()
             );
@@ -238,11 +243,12 @@ pub fn remove_partial_files() {
     });
 }
 
-/// Names the file in the error of what was tried with it.
-fn cannot_write<T>(path: &Path, tried: io::Result<T>) -> Result<T> {
-    tried.with_context(|| format!("{}: cannot be written", path.display()))
+/// Names the file in the error of something that was tried with it.
+fn cannot_write<T>(path: &Path, result: io::Result<T>) -> Result<T> {
+    result.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
+/// Changes the list of files that are being written.
 fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut locked(&UNDER_WAY));
 }
@@ -259,7 +265,7 @@ fn create_fresh(path: &Path) -> io::Result<File> {
 /// Opens or creates the partial file, and locks it: the lock shows that a run is alive, where the
 /// file alone may be left over from a killed one.
 fn open_locked(partial: &Path, target: &Path) -> Result<File> {
-    let cannot = || format!("{}: cannot be created", target.display());
+    let cannot_create = || format!("{}: cannot be created", target.display());
     // Opening a pipe would block, and a device is not a partial file.
     if fs::symlink_metadata(partial).is_ok_and(|metadata| !metadata.is_file()) {
         bail!(
@@ -273,7 +279,7 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
         .write(true)
         .truncate(false)
         .open(partial)
-        .with_context(cannot)?;
+        .with_context(cannot_create)?;
     let in_use = || {
         anyhow!(
             "{}: is being written by another run: wait for it, or use another name",
@@ -290,13 +296,13 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
     }
 }
 
-/// What a file's owner may do to it until it is whole, so that `--resume` can open it: read and write.
-const WHILE_WRITTEN: u32 = 0o600;
+/// The mode bits that a file has until it is whole, whatever it gets then: `--resume` opens it to read and to write.
+const MODE_WHILE_WRITTEN: u32 = 0o600;
 
 /// Gives a file the access rights of the one that it is to replace: its mode, and its owner and group where the
-/// system lets this user give files away. `more` are added to the mode.
+/// system lets this user give files away. `more_mode` is added to the mode.
 #[cfg(unix)]
-fn keep_access(file: &File, replaced: &fs::Metadata, more: u32) -> io::Result<()> {
+fn keep_access(file: &File, replaced: &fs::Metadata, more_mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
     let new = file.metadata()?;
@@ -306,10 +312,10 @@ fn keep_access(file: &File, replaced: &fs::Metadata, more: u32) -> io::Result<()
     }
     let mut mode = replaced.mode() & 0o777;
     if file.metadata()?.gid() != group {
-        // What one group was allowed to do is no matter of another's.
+        // What the old group was allowed to do, another group is allowed only as far as everybody is.
         mode = (mode & 0o707) | (mode & 0o007) << 3;
     }
-    mode |= more;
+    mode |= more_mode;
     if new.mode() & 0o777 == mode {
         return Ok(());
     }
@@ -375,7 +381,7 @@ pub fn follow_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         match fs::read_link(&path) {
-            Ok(to) => path = folder_of(&path).join(to),
+            Ok(link_target) => path = folder_of(&path).join(link_target),
             Err(_) => break,
         }
     }

@@ -62,9 +62,12 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
         match PartFile::of_sidecar(path) {
             Err(error) => unusable.push(NotCompared::new(path, one_line(&error))),
             Ok(part) => {
-                let is_its =
-                    |first: &PartFile| part.shard.is_some() && part.other_whole(first).is_none();
-                match groups.iter_mut().find(|of| of.first().is_some_and(is_its)) {
+                let group = groups.iter_mut().find(|group| {
+                    group.first().is_some_and(|first| {
+                        part.shard.is_some() && part.other_whole(first).is_none()
+                    })
+                });
+                match group {
                     Some(group) => group.push(part),
                     None => groups.push(vec![part]),
                 }
@@ -72,12 +75,14 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
         }
     }
     for group in &groups {
-        let mut files = groups.iter().flatten();
-        let whole = files.find(|file| group.first().is_some_and(|part| file.is_whole_of(part)));
+        let whole = groups
+            .iter()
+            .flatten()
+            .find(|file| group.first().is_some_and(|part| file.is_whole_of(part)));
         let evaluation = match (whole, &group[..]) {
             (Some(whole), _) => {
-                let shown = whole.path.display();
-                Err(anyhow!("is a part of {shown}, which holds all of it"))
+                let whole_path = whole.path.display();
+                Err(anyhow!("is a part of {whole_path}, which holds all of it"))
             }
             (None, [file]) if file.shard.is_none() => StoredEvaluation::of_files(group),
             _ => in_order(group.clone()).and_then(|parts| StoredEvaluation::of_files(&parts)),
@@ -86,8 +91,7 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
             Ok(evaluation) => evaluations.push(evaluation),
             Err(error) => {
                 let why = one_line(&error);
-                let unused = group.iter().map(|part| NotCompared::new(&part.path, &*why));
-                unusable.extend(unused);
+                unusable.extend(group.iter().map(|part| NotCompared::new(&part.path, &*why)));
             }
         }
     }
@@ -97,7 +101,9 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<NotC
 impl StoredEvaluation {
     /// The paths of its files, as people read them.
     pub fn shown_paths(&self) -> impl Iterator<Item = String> {
-        self.sidecars.iter().map(|of| of.path.display().to_string())
+        self.sidecars
+            .iter()
+            .map(|sidecar| sidecar.path.display().to_string())
     }
 
     /// The evaluation of a whole file, or of all parts in their order.
@@ -108,14 +114,14 @@ impl StoredEvaluation {
         let Some(first) = files.first() else {
             bail!("no sidecars were given");
         };
-        let n_held: u64 = files.iter().map(|part| part.n_rows).sum();
+        let n_in_parts: u64 = files.iter().map(|part| part.n_rows).sum();
         let shard = first.shard;
-        let n_records = shard.map_or(n_held, |shard| shard.n_rows);
-        if n_held != n_records {
+        let n_records = shard.map_or(n_in_parts, |shard| shard.n_rows);
+        if n_in_parts != n_records {
             bail!(
                 "{}: the parts hold {} records, and the whole has {}: evaluate again",
                 first.path.display(),
-                count(n_held),
+                count(n_in_parts),
                 count(n_records)
             );
         }
@@ -132,10 +138,15 @@ impl StoredEvaluation {
     /// # Errors
     /// If a file can no longer be opened, or is damaged; and those of `each`.
     pub fn read(&self, mut each: impl FnMut(&[TokenRecord]) -> Result<()>) -> Result<TokenTexts> {
-        let readers = self.sidecars.iter().map(Sidecar::reader);
-        let readers: Vec<&SidecarReader> = readers.collect::<Result<_, _>>()?;
-        let parts = readers.iter().map(|reader| reader.records().peekable());
-        let mut parts = Vec::from_iter(parts);
+        let readers: Vec<&SidecarReader> = self
+            .sidecars
+            .iter()
+            .map(Sidecar::reader)
+            .collect::<Result<_, _>>()?;
+        let mut parts: Vec<_> = readers
+            .iter()
+            .map(|reader| reader.records().peekable())
+            .collect();
         let mut window: Vec<TokenRecord> = Vec::new();
         for turn in (0..parts.len()).cycle() {
             let Some(part) = parts.get_mut(turn) else {
@@ -153,8 +164,10 @@ impl StoredEvaluation {
             }
             each(&window)?;
         }
-        let of_each = readers.iter().map(|reader| reader.texts());
-        let mut texts: Vec<TokenTexts> = of_each.collect::<Result<_, _>>()?;
+        let mut texts: Vec<TokenTexts> = readers
+            .iter()
+            .map(|reader| reader.texts())
+            .collect::<Result<_, _>>()?;
         Ok(match texts.len() {
             1 => texts.remove(0),
             _ => texts.iter().flat_map(TokenTexts::iter).collect(),
@@ -183,13 +196,15 @@ impl PartFile {
     /// # Errors
     /// A file that is not whole, or not of kl's own kind.
     pub fn open(path: &Path) -> Result<Self> {
-        let shown = path.display();
+        let shown_path = path.display();
         match Found::look(path) {
             Found::Sidecar => Self::of_sidecar(path),
             Found::Map => {
                 let map = SensitivityMap::read(path)?;
                 if map.is_cut_off {
-                    bail!("{shown}: is not finished: finish that run with --resume, then merge");
+                    bail!(
+                        "{shown_path}: is not finished: finish that run with --resume, then merge"
+                    );
                 }
                 let (header, n_cells) = (&map.header, map.cells.len() as u64);
                 Ok(Self::new(path, header.shard, RunKey::from(header), n_cells))
@@ -197,7 +212,9 @@ impl PartFile {
             _ => {
                 let kind = sniff(path)?;
                 if kind != Kind::Kl {
-                    bail!("{shown}: is a file of kind {kind}, which has no parts: leave it out");
+                    bail!(
+                        "{shown_path}: is a file of kind {kind}, which has no parts: leave it out"
+                    );
                 }
                 let header = NativeReader::open(path)?.header;
                 let (shard, n_rows) = (header.shard, header.n_rows);
@@ -253,18 +270,24 @@ impl PartFile {
 
     /// The difference by which this file is a part of another whole than `other`; `None` if it is not.
     fn other_whole(&self, other: &Self) -> Option<String> {
-        let [here, there] = [self, other].map(|of| of.shard.map_or(0, |shard| shard.count));
-        let in_count = || (here != there).then(|| format!("parts: {there} there, {here} here"));
-        self.other_run(other).or_else(in_count)
+        self.other_run(other).or_else(|| {
+            let [own_count, other_count] =
+                [self, other].map(|file| file.shard.map_or(0, |shard| shard.count));
+            (own_count != other_count)
+                .then(|| format!("parts: {other_count} there, {own_count} here"))
+        })
     }
 
     /// The difference that makes the wholes other runs: another device or version makes none, and files may have
     /// other names on another machine; but evaluations under two labels are two.
     fn other_run(&self, other: &Self) -> Option<String> {
-        let mut differences = self.whole.diff(&other.whole).into_iter();
-        let is_other =
-            |of: &Difference| of.effect == Effect::Numbers || of.what == Aspect::Key("label");
-        differences.find(is_other).map(|of| of.to_string())
+        self.whole
+            .diff(&other.whole)
+            .into_iter()
+            .find(|difference| {
+                difference.effect == Effect::Numbers || difference.what == Aspect::Key("label")
+            })
+            .map(|difference| difference.to_string())
     }
 
     fn index(&self) -> u32 {
@@ -279,8 +302,8 @@ impl PartFile {
 /// twice. The message names the parts and their files.
 pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
     if let Some(whole) = parts.iter().find(|part| part.shard.is_none()) {
-        let shown = whole.path.display();
-        bail!("{shown}: is whole, not a part: leave it out");
+        let shown_path = whole.path.display();
+        bail!("{shown_path}: is whole, not a part: leave it out");
     }
     let Some((first, others)) = parts.split_first() else {
         bail!("no parts were given");
@@ -296,33 +319,37 @@ pub fn in_order(mut parts: Vec<PartFile>) -> Result<Vec<PartFile>> {
         }
     }
     parts.sort_by_key(PartFile::index);
-    if let Some([one, other]) = parts.array_windows().find(|[a, b]| a.index() == b.index()) {
+    if let Some([first, second]) = parts.array_windows().find(|[a, b]| a.index() == b.index()) {
         bail!(
             "{} and {}: both are part {} of {count}: leave one out",
-            one.path.display(),
-            other.path.display(),
-            one.index()
+            first.path.display(),
+            second.path.display(),
+            first.index()
         );
     }
-    let is_missing = |wanted: &u32| parts.iter().all(|part| part.index() != *wanted);
-    let missing = Vec::from_iter((0..count).filter(is_missing).map(|n| n.to_string()));
-    if let [first, ..] = &missing[..] {
-        /// More would not help.
-        const MOST_SHOWN: usize = 10;
+    let missing: Vec<String> = (0..count)
+        .filter(|index| parts.iter().all(|part| part.index() != *index))
+        .map(|index| index.to_string())
+        .collect();
+    if let [first_missing, ..] = &missing[..] {
+        /// The most parts that the message lists: more would not help.
+        const MAX_LISTED: usize = 10;
         let and_more = |n: usize| match n {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        let listed = missing.get(..MOST_SHOWN).unwrap_or(&missing).join(", ");
-        let shown = listed + &and_more(missing.len().saturating_sub(MOST_SHOWN));
-        let (what, are, them, index) = match missing.len() {
-            1 => ("part", "is", "it", &**first),
+        let listed = missing.get(..MAX_LISTED).unwrap_or(&missing).join(", ");
+        let indices = listed + &and_more(missing.len().saturating_sub(MAX_LISTED));
+        let (noun, verb, pronoun, index) = match missing.len() {
+            1 => ("part", "is", "it", &**first_missing),
             _ => ("parts", "are", "them", "I"),
         };
-        let found = parts.iter().map(|part| part.path.display()).next();
-        let present = found.map(|path| format!("{path}{}", and_more(parts.len() - 1)));
+        let present = parts.first().map(|part| {
+            let path = part.path.display();
+            format!("{path}{}", and_more(parts.len() - 1))
+        });
         bail!(
-            "{what} {shown} of {count} {are} missing beside {}: make {them} with --shard {index}/{count}",
+            "{noun} {indices} of {count} {verb} missing beside {}: make {pronoun} with --shard {index}/{count}",
             present.unwrap_or_default()
         );
     }
@@ -334,7 +361,7 @@ pub fn warnings(parts: &[PartFile]) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
-    let (mut warnings, mut known) = (Vec::new(), BTreeSet::new());
+    let (mut warnings, mut warned_of) = (Vec::new(), BTreeSet::new());
     for part in others {
         let differences = part.whole.diff(&first.whole);
         for Difference {
@@ -347,18 +374,18 @@ pub fn warnings(parts: &[PartFile]) -> Vec<Warning> {
             if effect == Effect::Recorded {
                 continue;
             }
-            let what = match what {
+            let aspect = match what {
                 Aspect::Program => "the program",
                 Aspect::SetUp(setting) => setting.name(),
                 Aspect::Key(_) => continue,
             };
             let message = format!(
-                "{what} is {there} in {} and {here} in {}: the parts may differ by more than rounding; the merged file records what the first part states",
+                "{aspect} is {there} in {} and {here} in {}: the parts may differ by more than rounding; the merged file records what the first part states",
                 first.path.display(),
                 part.path.display()
             );
             // Ten parts of one machine need one warning.
-            if known.insert((what, here)) {
+            if warned_of.insert((aspect, here)) {
                 warnings.push(Warning::new("parts_differ", message));
             }
         }

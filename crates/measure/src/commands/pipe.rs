@@ -41,16 +41,16 @@ pub fn is_pipe(_: &Path) -> bool {
 /// # Errors
 /// If two do.
 pub fn refuse_same_pipe<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Result<()> {
-    let mut known = Vec::new();
+    let mut known_ids = Vec::new();
     for path in paths.into_iter().filter(|path| is_pipe(path)) {
         let id = fs::metadata(path).ok().as_ref().and_then(file_id);
-        if known.contains(&id) {
+        if known_ids.contains(&id) {
             bail!(
                 "{}: is a pipe that is named twice: it can be read once",
                 path.display()
             );
         }
-        known.push(id);
+        known_ids.push(id);
     }
     Ok(())
 }
@@ -70,44 +70,49 @@ pub fn open(path: &Path, watch: &Watch<'_>) -> Result<Reference> {
 /// Opens the reference in a pipe, once its writer has begun. Opening a pipe and reading from it wait for the writer,
 /// so a thread of its own does both, which is left behind when the wait ends.
 fn open_pipe(path: &Path, patience: Duration, watch: &Watch<'_>) -> Result<Reference> {
-    let (shown, pipe) = (path.display(), path.to_owned());
-    let (sender, arrival) = channel();
+    let (shown_path, pipe) = (path.display(), path.to_owned());
+    let (sender, receiver) = channel();
     let has_writer = Arc::new(AtomicBool::new(false));
     let is_open = Arc::clone(&has_writer);
     threads::spawn(move || {
-        let opened = File::open(&pipe);
+        let file = File::open(&pipe);
         is_open.store(true, Ordering::Relaxed);
-        let file = opened.with_context(|| format!("{}: cannot be read", pipe.display()));
-        let read = file.and_then(|file| Ok(Reference::read_once(&pipe, file)?));
+        let reference = file
+            .with_context(|| format!("{}: cannot be read", pipe.display()))
+            .and_then(|file| Ok(Reference::read_once(&pipe, file)?));
         // Without a receiver, nobody waits any more.
-        let _ = sender.send(read);
+        let _ = sender.send(reference);
     })?;
     let began = Instant::now();
     let mut is_told = false;
     loop {
-        match arrival.recv_timeout(STEP) {
-            Ok(read) => return read,
+        match receiver.recv_timeout(STEP) {
+            Ok(reference) => return reference,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(anyhow!("{shown}: internal error: its reader has stopped"));
+                return Err(anyhow!(
+                    "{shown_path}: internal error: its reader has stopped"
+                ));
             }
         }
         watch.check()?;
         let (waited, has_writer) = (began.elapsed(), has_writer.load(Ordering::Relaxed));
         if waited >= patience && !has_writer {
             bail!(
-                "{shown}: is a pipe that no program has opened to write to it in {} s: start one that does, such as llama-perplexity with --save-all-logits {shown}, then kl",
+                "{shown_path}: is a pipe that no program has opened to write to it in {} s: start one that does, such as llama-perplexity with --save-all-logits {shown_path}, then kl",
                 patience.as_secs()
             );
         }
         if waited >= QUIET && !is_told {
             is_told = true;
-            let what = if has_writer {
+            let awaited = if has_writer {
                 "the first rows in this pipe"
             } else {
                 "a program that opens this pipe to write to it"
             };
-            watch.note(&format!("{shown}: waiting for {what} (Ctrl-C stops)"));
+            watch.note(&format!(
+                "{shown_path}: waiting for {awaited} (Ctrl-C stops)"
+            ));
         }
     }
 }

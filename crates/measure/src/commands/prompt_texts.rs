@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_engine::{Engine, ModelOptions};
-use kl_formats::Reference;
+use kl_formats::{Reference, WindowSpec};
 use kl_report::PromptText;
 
 use super::observer::{Observer, Watch};
@@ -23,21 +23,29 @@ pub fn prompt_texts(
     engine: &dyn Engine,
     observer: &dyn Observer,
 ) -> Result<Vec<PromptText>> {
-    let shown = path.display();
+    let shown_path = path.display();
     let reference = Reference::open(path)?;
     let about = reference.about();
     let Some(prompts) = &about.prompts else {
-        bail!("{shown}: its windows are not prompts: kl --prompts writes a reference of prompts");
-    };
-    let written_by = about.model.as_ref();
-    let writer = written_by.and_then(|model| model.file_name.as_deref());
-    let beside = writer.map(|name| path.with_file_name(name));
-    let places = writer.map(PathBuf::from).into_iter().chain(beside);
-    let given = model.map(Path::to_owned);
-    let Some(model) = given.or_else(|| places.into_iter().find(|place| place.is_file())) else {
-        let name = writer.unwrap_or("the model that wrote it");
         bail!(
-            "{shown}: holds tokens, whose texts are in {name}, which is not in this folder: name it, or a quant of it, with -m"
+            "{shown_path}: its windows are not prompts: kl --prompts writes a reference of prompts"
+        );
+    };
+    let writer_name = about
+        .model
+        .as_ref()
+        .and_then(|model| model.file_name.as_deref());
+    let in_current_folder = writer_name.map(PathBuf::from);
+    let beside_reference = writer_name.map(|name| path.with_file_name(name));
+    let Some(model) = model.map(Path::to_owned).or_else(|| {
+        in_current_folder
+            .into_iter()
+            .chain(beside_reference)
+            .find(|path| path.is_file())
+    }) else {
+        let name = writer_name.unwrap_or("the model that wrote it");
+        bail!(
+            "{shown_path}: holds tokens, whose texts are in {name}, which is not in this folder: name it, or a quant of it, with -m"
         );
     };
     let options = ModelOptions {
@@ -51,7 +59,7 @@ pub fn prompt_texts(
     );
     check_vocabulary(about, &entries, ComparedVocabulary::Same, watch)?;
     let windows = read_windows(&reference, watch)?;
-    let texts = windows.iter().filter_map(|window| {
+    let text = |window: &WindowSpec| {
         let prompt = prompts.list.get(window.window as usize)?;
         let n_prompt = (prompt.n_tokens as usize).min(window.tokens.len());
         let (prompt, answer) = window.tokens.split_at(n_prompt);
@@ -67,6 +75,6 @@ pub fn prompt_texts(
             n_answer_tokens: answer.len() as u32,
             answer: model.text(answer),
         })
-    });
-    Ok(texts.collect())
+    };
+    Ok(windows.iter().filter_map(text).collect())
 }

@@ -50,7 +50,7 @@ pub fn expected(
         tokenizer,
         ..
     } = engine.inspect(path)?;
-    let n_vocab = tokenizer.as_ref().map_or(0, |of| of.n_tokens);
+    let n_vocab = tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens);
     let mut about = About::new(Kind::Model, path, input.n_ctx.unwrap_or(0), n_vocab);
     (about.model, about.tokenizer) = (Some(identity), tokenizer);
     about.text = Some(raw.text.clone());
@@ -77,7 +77,7 @@ pub fn load<'e>(
 ) -> Result<RefModel<'e>> {
     let ReferenceModel { path, input, run } = settings;
     announce_memory(settings, evaluation, engine, watch)?;
-    let memory_beside = || beside(settings, evaluation, engine);
+    let memory_beside = || memory_beside(settings, evaluation, engine);
     let model = devices::load(engine, path, run, memory_beside, watch)?;
     let selection = Selection {
         max_rows: run.max_rows,
@@ -95,8 +95,11 @@ pub fn load<'e>(
     check(&describe(&planned, BackendIdentity::default()))?;
     let prepared = input::complete(planned, &*model, run, None, watch)?;
     // Its context has one window open at a time.
-    let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
-    let decoding = Decoding::from_model(&*model, most_rows, n_ctx).one_by_one();
+    let (max_rows, n_ctx) = (
+        prepared.plan.max_rows_of_window(),
+        prepared.provenance.n_ctx,
+    );
+    let decoding = Decoding::from_model(&*model, max_rows, n_ctx).one_by_one();
     let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
     let about = describe(&prepared, backend_identity(engine, &*model, &options)?);
     input::announce(&about, watch);
@@ -130,12 +133,18 @@ fn announce_memory(
         1 => "the model".to_owned(),
         n => format!("one of {} models at a time", count(n)),
     };
-    let own = file_bytes(engine, path)?;
+    let reference_bytes = file_bytes(engine, path)?;
+    let both_bytes = reference_bytes + largest;
     let is_on_cpu = |run: &RunSettings| run.model.n_gpu_layers == GpuLayers::Count(0);
-    let devices = engine.devices()?.into_iter();
-    let cpus = devices.filter(|device| device.kind == DeviceKind::Cpu);
-    let free = cpus.map(|cpu| cpu.memory_free).max();
-    if is_on_cpu(run) && is_on_cpu(&evaluation.run) && free.is_some_and(|free| own + largest > free)
+    let free_bytes = engine
+        .devices()?
+        .into_iter()
+        .filter(|device| device.kind == DeviceKind::Cpu)
+        .map(|cpu| cpu.memory_free)
+        .max();
+    if is_on_cpu(run)
+        && is_on_cpu(&evaluation.run)
+        && free_bytes.is_some_and(|free_bytes| both_bytes > free_bytes)
     {
         let message = format!(
             "the two models do not fit into the memory together: their weights are read from the disk for every window; write a reference (kl -m {} -t TEXT -w REF), and evaluate against that (-r REF)",
@@ -143,15 +152,15 @@ fn announce_memory(
         );
         watch.warn(Warning::new("larger_than_memory", message));
     }
-    let [both, own, largest] = [own + largest, own, largest].map(bytes);
-    let text = format!("{both}: {own} of the reference model, {largest} of {evaluated}");
+    let [both, reference, largest] = [both_bytes, reference_bytes, largest].map(bytes);
+    let text = format!("{both}: {reference} of the reference model, {largest} of {evaluated}");
     watch.event(&Event::Plan("memory", &text));
     Ok(())
 }
 
 /// The contexts and the second model that need memory beside the reference model: its own contexts,
 /// and the largest evaluated model with as many, which so has the memory first.
-fn beside(
+fn memory_beside(
     settings: &ReferenceModel,
     evaluation: &EvaluateSettings,
     engine: &dyn Engine,
@@ -159,10 +168,12 @@ fn beside(
     let context = |run| largest_context(run, settings.input.n_ctx, [None; 2]);
     let evaluated = &evaluation.run;
     let has_own_devices = evaluated.model.devices != settings.run.model.devices;
-    let models = evaluation.models.iter();
-    let largest = models.max_by_key(|path| file_bytes(engine, path).unwrap_or(0));
-    let is_beside = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
-    let second_model = largest.filter(|_| is_beside).map(|path| SecondModel {
+    let largest = evaluation
+        .models
+        .iter()
+        .max_by_key(|path| file_bytes(engine, path).unwrap_or(0));
+    let shares_devices = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
+    let second_model = largest.filter(|_| shares_devices).map(|path| SecondModel {
         path: path.clone(),
         n_gpu_layers: evaluated.model.n_gpu_layers,
         context: context(evaluated),

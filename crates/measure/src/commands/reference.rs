@@ -56,8 +56,10 @@ pub fn warn_of_overlap(reference: &Reference, watch: &Watch<'_>) {
         return;
     };
     let first_new = n_ctx.saturating_sub(stride);
-    let mut later = windows.iter().filter(|window| window.window > 0);
-    if later.any(|window| window.first_scored < first_new) {
+    let scores_again = windows
+        .iter()
+        .any(|window| window.window > 0 && window.first_scored < first_new);
+    if scores_again {
         let message = format!(
             "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
         );
@@ -83,25 +85,25 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
     Ok(windows)
 }
 
-/// Opens the rows of a reference. Where it holds hidden states, `make` prepares its head.
+/// Opens the rows of a reference. Where it holds hidden states, `load_head` prepares its head.
 ///
 /// # Errors
-/// Those of `make` and of the file, and rows that are not those of the model that wrote it.
+/// Those of `load_head` and of the file, and rows that are not those of the model that wrote it.
 pub fn open_rows<'h>(
     reference: Reference,
-    make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
+    load_head: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     watch: &'h Watch<'_>,
 ) -> Result<ReferenceRows<'h>, pipeline::Error> {
     let path = reference.path().display().to_string();
-    let rows = ReferenceRows::open(reference, make)?;
+    let rows = ReferenceRows::open(reference, load_head)?;
     let rows = rows.stop_when(Box::new(|| watch.should_stop()));
-    if let Some(here) = &rows.here
-        && here.error.max_kld >= DOUBTFUL_KLD
+    if let Some(computed) = &rows.rows_here
+        && computed.error.max_kld >= DOUBTFUL_KLD
     {
-        let [mean, max] = [here.error.mean_kld, here.error.max_kld].map(kld);
+        let [mean, max] = [computed.error.mean_kld, computed.error.max_kld].map(kld);
         let message = format!(
             "{path}: the rows computed from its hidden states on {} differ from those of the model that wrote it by a mean KLD of {mean}, and up to {max}, more than the rounding of another backend explains: evaluate where it was written, or write it with --encoding u16",
-            here.device
+            computed.device
         );
         watch.warn(Warning::new("rows_moved", message));
     }
@@ -140,34 +142,34 @@ pub fn check_vocabulary(
     vocabulary: ComparedVocabulary,
     watch: &Watch<'_>,
 ) -> Result<u32> {
-    let (there, here) = (reference.n_vocab, entries.n_vocab);
+    let (n_reference, n_evaluated) = (reference.n_vocab, entries.n_vocab);
     let (path, reference_path) = (entries.path.display(), reference.path.display());
     let compared = match (vocabulary, entries.n_used) {
-        (ComparedVocabulary::Common, _) => there.min(here),
-        (ComparedVocabulary::Tokenizer, Some(n_used)) if n_used > there => bail!(
-            "{path}: its tokenizer uses {n_used} entries, but {reference_path} has rows of {there}: use --vocab common to compare what both have"
+        (ComparedVocabulary::Common, _) => n_reference.min(n_evaluated),
+        (ComparedVocabulary::Tokenizer, Some(n_used)) if n_used > n_reference => bail!(
+            "{path}: its tokenizer uses {n_used} entries, but {reference_path} has rows of {n_reference}: use --vocab common to compare what both have"
         ),
         (ComparedVocabulary::Tokenizer, Some(n_used)) => n_used,
-        _ if there == here => there,
+        _ if n_reference == n_evaluated => n_reference,
         (_, n_used) => {
             let tokenizer = n_used.map_or("", |_| " or --vocab tokenizer");
             bail!(
-                "{path}: has rows of {here}, but {reference_path} has rows of {there}: they belong to different models; if the longer one only adds entries at its end, use --vocab common{tokenizer}"
+                "{path}: has rows of {n_evaluated}, but {reference_path} has rows of {n_reference}: they belong to different models; if the longer one only adds entries at its end, use --vocab common{tokenizer}"
             )
         }
     };
-    if there != here {
+    if n_reference != n_evaluated {
         let message = format!(
-            "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
+            "only the first {compared} entries are compared, of {n_reference} in the reference's rows and {n_evaluated} in the model's: kl cannot check that they are the same tokens"
         );
         watch.warn(Warning::new("vocabulary_cut", message));
         return Ok(compared);
     }
     match (&reference.tokenizer, entries.tokenizer) {
-        (Some(there), Some(here)) if there != here => bail!(
+        (Some(reference_tokenizer), Some(tokenizer)) if reference_tokenizer != tokenizer => bail!(
             "{path}: its tokenizer ({}) differs from that of {reference_path} ({}): the same token ids mean different tokens; use files of the same model",
-            name(here),
-            name(there)
+            tokenizer_name(tokenizer),
+            tokenizer_name(reference_tokenizer)
         ),
         (None, _) | (_, None) if entries.n_used.is_some() => {
             watch.warn(Warning::new(
@@ -181,7 +183,7 @@ pub fn check_vocabulary(
 }
 
 /// Names a tokenizer by its kind, its size and the start of its hash.
-fn name(tokenizer: &TokenizerIdentity) -> String {
+fn tokenizer_name(tokenizer: &TokenizerIdentity) -> String {
     let hash = tokenizer.sha256.get(..12).unwrap_or(&tokenizer.sha256);
     format!(
         "{}, {} tokens, sha256 {hash}",

@@ -46,21 +46,20 @@ pub fn check_windows(begun: &NativeReader, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The number of the first of `n_windows` windows that fill whole decode calls of `n_seq`: a window's last
-/// bits depend on those that are decoded beside it.
-pub fn of_whole_calls(n_windows: usize, n_seq: u32) -> usize {
+/// How many of the first `n_windows` windows fill whole decode calls of `n_seq` windows: the last bits of a window's
+/// rows depend on the windows that are decoded beside it.
+pub fn windows_in_whole_calls(n_windows: usize, n_seq: u32) -> usize {
     n_windows - n_windows % n_seq.max(1) as usize
 }
 
-/// Refuses a file that was begun by another run `there` than this one, `here`. `input` is what the run reads
-/// besides its model.
+/// Refuses a file that was begun by another run than this one. `input` is what the run reads besides its model.
 pub fn check_same_run(
     path: &Path,
-    there: impl Into<RunKey>,
-    here: impl Into<RunKey>,
+    begun_run: impl Into<RunKey>,
+    this_run: impl Into<RunKey>,
     input: &str,
 ) -> Result<()> {
-    let differences = here.into().diff(&there.into());
+    let differences = this_run.into().diff(&begun_run.into());
     differences
         .first()
         .map_or(Ok(()), |difference| refuse(path, difference, input))

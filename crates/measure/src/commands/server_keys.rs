@@ -29,8 +29,8 @@ const WITHOUT_FLAG: [(&str, f64); 3] = [
 /// the file, in llama-server too.
 pub fn of_sampling(source: &Source, facts: &ModelFacts) -> Option<Warning> {
     source.generate?;
-    let asked = |key: &str| facts.sampling.get(key);
-    let number = |key: &str| asked(key).and_then(|value| value.parse::<f64>().ok());
+    let value_of = |key: &str| facts.sampling.get(key);
+    let number = |key: &str| value_of(key).and_then(|value| value.parse::<f64>().ok());
     let is_greedy = match source.temp {
         Some(temp) => temp <= 0.0,
         None => number("temp").is_some_and(|temp| temp <= 0.0),
@@ -50,44 +50,44 @@ pub fn of_sampling(source: &Source, facts: &ModelFacts) -> Option<Warning> {
         ]);
     }
     let differs = |key: &str, neutral: f64| {
-        asked(key).is_some() && number(key).is_none_or(|value| value != neutral)
+        value_of(key).is_some() && number(key).is_none_or(|value| value != neutral)
     };
-    let (mut ignored, mut remedy, mut without_flag) = (Vec::new(), String::new(), Vec::new());
+    let (mut ignored, mut flags_to_use, mut without_flag) = (Vec::new(), String::new(), Vec::new());
     for Flag { key, flag, .. } in flags
         .iter()
-        .filter(|of| !of.is_set && differs(of.key, of.neutral))
+        .filter(|flag| !flag.is_set && differs(flag.key, flag.neutral))
     {
-        let value = printable(asked(key).map_or("", String::as_str));
+        let value = printable(value_of(key).map_or("", String::as_str));
         ignored.push(format!("{key} {value}"));
-        let _ = write!(remedy, " {flag} {value}");
+        let _ = write!(flags_to_use, " {flag} {value}");
     }
     for (key, neutral) in WITHOUT_FLAG {
         let is_used = key == "penalty_repeat" || !is_greedy;
         if is_used && differs(key, neutral) {
-            let value = printable(asked(key).map_or("", String::as_str));
+            let value = printable(value_of(key).map_or("", String::as_str));
             ignored.push(format!("{key} {value}"));
             without_flag.push(key);
         }
     }
-    if let Some(sequence) = asked("sequence") {
+    if let Some(sequence) = value_of("sequence") {
         ignored.push(format!("sequence {}", printable(sequence)));
         without_flag.push("sequence");
     }
     if ignored.is_empty() {
         return None;
     }
-    let mut what_to_do = Vec::new();
-    if !remedy.is_empty() {
-        what_to_do.push(format!("to obey the file, use{remedy}"));
+    let mut remedies = Vec::new();
+    if !flags_to_use.is_empty() {
+        remedies.push(format!("to obey the file, use{flags_to_use}"));
     }
     if !without_flag.is_empty() {
-        what_to_do.push(format!("kl has no {}", without_flag.join(", no ")));
+        remedies.push(format!("kl has no {}", without_flag.join(", no ")));
     }
     let message = format!(
         "{}: its file asks for sampling that llama-server obeys and kl does not ({}, in general.sampling): {}",
         facts.path.display(),
         ignored.join(", "),
-        what_to_do.join("; ")
+        remedies.join("; ")
     );
     Some(Warning::new("sampling_ignored", message))
 }
@@ -128,32 +128,32 @@ mod tests {
 
     #[test]
     fn sampling_that_the_file_asks_for_and_no_flag_sets_is_named() {
-        let asked = [
+        let value_of = [
             ("temp", "0.6"),
             ("top_k", "20"),
             ("top_p", "1"),
             ("min_p", "0"),
         ];
         assert_eq!(
-            message(None, None, &asked),
+            message(None, None, &value_of),
             "m.gguf: its file asks for sampling that llama-server obeys and kl does not (temp 0.6, top_k 20, in general.sampling): to obey the file, use --temp 0.6 --top-k 20"
         );
-        assert_eq!(message(Some(0.6), Some(20), &asked), "");
-        assert!(message(Some(1.0), None, &asked).ends_with("use --top-k 20"));
+        assert_eq!(message(Some(0.6), Some(20), &value_of), "");
+        assert!(message(Some(1.0), None, &value_of).ends_with("use --top-k 20"));
         // Greedy in both.
         assert_eq!(message(None, None, &[("temp", "0"), ("top_k", "20")]), "");
-        assert_eq!(message(Some(0.0), None, &asked), "");
+        assert_eq!(message(Some(0.0), None, &value_of), "");
         assert_eq!(message(None, None, &[]), "");
     }
 
     #[test]
     fn samplers_that_kl_does_not_have_are_named() {
-        let asked = [("penalty_repeat", "1.05"), ("xtc_probability", "0.5")];
-        let found = message(Some(0.0), None, &asked);
+        let value_of = [("penalty_repeat", "1.05"), ("xtc_probability", "0.5")];
+        let found = message(Some(0.0), None, &value_of);
         let end = "(penalty_repeat 1.05, in general.sampling): kl has no penalty_repeat";
         assert!(found.ends_with(end), "{found}");
-        let asked = [("sequence", "kt"), ("mirostat", "2"), ("temp", "1")];
-        let found = message(Some(1.0), None, &asked);
+        let value_of = [("sequence", "kt"), ("mirostat", "2"), ("temp", "1")];
+        let found = message(Some(1.0), None, &value_of);
         let end = "(mirostat 2, sequence kt, in general.sampling): kl has no mirostat, no sequence";
         assert!(found.ends_with(end), "{found}");
     }

@@ -48,9 +48,8 @@ impl Shelf {
         discard: bool,
         has_pattern: bool,
     ) -> Self {
-        let hub = Some(hub);
         Self {
-            hub,
+            hub: Some(hub),
             files,
             discard,
             has_pattern,
@@ -64,15 +63,16 @@ impl Shelf {
 
     /// True if the file at `path`, or a part of it, is still to be loaded onto this machine.
     pub fn awaits(&self, path: &Path) -> bool {
-        let mut parts = self.parts(path);
-        parts.any(|(hub, part)| !hub.path_of(part).exists())
+        self.parts(path)
+            .any(|(hub, part)| !hub.path_of(part).exists())
     }
 
     /// The parts of a file, and where they come from; none of a file that is not of the shelf.
     fn parts(&self, path: &Path) -> impl Iterator<Item = (&Hub, &HubFile)> {
         let parts = self.files.get(path).into_iter().flatten();
-        let hub = self.hub.iter();
-        hub.flat_map(move |hub| parts.clone().map(move |part| (hub, part)))
+        self.hub
+            .iter()
+            .flat_map(move |hub| parts.clone().map(move |part| (hub, part)))
     }
 
     /// Refuses files that are neither of the shelf nor on this machine, before any is loaded; a shelf without
@@ -96,11 +96,15 @@ impl Shelf {
     /// # Errors
     /// Why one cannot be loaded.
     pub fn load_all_but(&self, later: &[PathBuf], observer: &dyn Observer) -> Result<()> {
-        let paths = self.files.keys().filter(|path| !later.contains(path));
-        let now: Vec<&Path> = paths.map(PathBuf::as_path).collect();
+        let paths: Vec<&Path> = self
+            .files
+            .keys()
+            .filter(|path| !later.contains(path))
+            .map(PathBuf::as_path)
+            .collect();
         let watch = &Watch::new(observer);
-        self.load_ahead(&now, false, watch, |arrivals| {
-            for path in &now {
+        self.load_ahead(&paths, false, watch, |arrivals| {
+            for path in &paths {
                 arrivals.wait(path)?;
                 // Whoever asked for it while the last bytes came has not been heard yet.
                 watch.check()?;
@@ -117,11 +121,16 @@ impl Shelf {
         watch: &Watch<'_>,
         work: impl FnOnce(&mut Arrivals<'_>) -> R,
     ) -> R {
-        let all = paths.iter().copied();
-        let of_shelf: Vec<&Path> = all.filter(|path| self.files.contains_key(*path)).collect();
-        self.load_ahead(&of_shelf, self.discard, watch, work)
+        let own_paths: Vec<&Path> = paths
+            .iter()
+            .copied()
+            .filter(|path| self.files.contains_key(*path))
+            .collect();
+        self.load_ahead(&own_paths, self.discard, watch, work)
     }
 
+    /// Does `work` with the files at these paths, which are loaded in their order while it works; where they are
+    /// discarded, at most one file ahead.
     fn load_ahead<R>(
         &self,
         paths: &[&Path],
@@ -163,9 +172,9 @@ impl Shelf {
                 used: None,
                 discard,
             };
-            let done = work(&mut arrivals);
+            let result = work(&mut arrivals);
             arrivals.discard_used();
-            done
+            result
         })
     }
 
@@ -177,19 +186,19 @@ impl Shelf {
         watch: &Watch<'_>,
         n_bytes: &AtomicU64,
     ) -> Result<()> {
-        let mut before = 0;
+        let mut bytes_before = 0;
         for (hub, part) in self.parts(path) {
             let follow = |step: HubStep<'_>| {
                 match step {
                     HubStep::Arrived(bytes) => {
-                        n_bytes.store(bytes.saturating_add(before), Ordering::Relaxed);
+                        n_bytes.store(bytes.saturating_add(bytes_before), Ordering::Relaxed);
                     }
                     HubStep::Message(line) => watch.note(line),
                 }
                 watch.should_stop()
             };
             hub.load(part, discard, &follow)?;
-            before = part.size.saturating_add(before);
+            bytes_before = part.size.saturating_add(bytes_before);
         }
         Ok(())
     }
@@ -217,17 +226,17 @@ impl Arrivals<'_> {
     /// # Errors
     /// Why it cannot be loaded.
     pub fn wait(&mut self, path: &Path) -> Result<bool> {
-        let Some((next, rest)) = self
+        let Some((next, later)) = self
             .waiting
             .split_first()
             .filter(|(next, _)| **next == path)
         else {
             return Ok(false);
         };
-        self.waiting = rest;
+        self.waiting = later;
         self.discard_used();
-        let parts = self.shelf.parts(next);
-        let (label, of) = (stem(next), total_bytes(parts.map(|(_, part)| part)));
+        let parts = self.shelf.parts(next).map(|(_, part)| part);
+        let (label, n_bytes_in_all) = (stem(next), total_bytes(parts));
         let mut is_shown = false;
         let loaded = loop {
             match self.loaded.recv_timeout(REPORT_INTERVAL) {
@@ -236,8 +245,11 @@ impl Arrivals<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let n_bytes = self.n_bytes.load(Ordering::Relaxed);
-            let label = &label;
-            self.watch.event(&Event::Loading { label, n_bytes, of });
+            self.watch.event(&Event::Loading {
+                label: &label,
+                n_bytes,
+                n_bytes_in_all,
+            });
             is_shown = true;
         };
         if is_shown {

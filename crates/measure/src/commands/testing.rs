@@ -66,7 +66,9 @@ impl Observer for Recorder {
             Event::Described(_) => "described".to_owned(),
             Event::Verified(_) => "verified".to_owned(),
             Event::Prompted(_) => "prompted".to_owned(),
-            Event::Evaluated { index, of, .. } => format!("evaluated {} of {of}", index + 1),
+            Event::Evaluated {
+                index, n_models, ..
+            } => format!("evaluated {} of {n_models}", index + 1),
             Event::Wrote(_) => "wrote".to_owned(),
             Event::WarningOf(warning, labels) => {
                 format!("warning {} of {}", warning.kind(), labels.join(", "))
@@ -131,7 +133,7 @@ impl Folder {
             target: target(Kind::Kl, Some(Encoding::F32)),
             chooses_encoding: false,
             part: None,
-            existing: Existing::asked(false, Some(false)),
+            existing: Existing::by_flags(false, Some(false)),
             run: run(),
         }
     }
@@ -161,14 +163,14 @@ impl Folder {
     /// Has an evaluation write the sidecar `name`, from its start.
     pub fn write_anew(&self, settings: &mut EvaluateSettings, name: &str) {
         settings.results.sidecar = Some(self.path(name));
-        settings.results.existing = Existing::asked(false, Some(false));
+        settings.results.existing = Existing::by_flags(false, Some(false));
     }
 
     pub fn merge_settings(&self, parts: Vec<PathBuf>, resume: bool) -> MergeSettings {
         MergeSettings {
             output: self.path("joined"),
             parts,
-            existing: Existing::asked(false, resume.then_some(true)),
+            existing: Existing::by_flags(false, resume.then_some(true)),
         }
     }
 

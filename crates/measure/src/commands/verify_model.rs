@@ -29,43 +29,47 @@ pub fn verify_model(
 ) -> Result<Verification> {
     let header = gguf::read(path)?;
     let original = original.map(gguf::read).transpose()?;
-    let found = original.as_ref().map(|original| header.changes(original));
-    let changes = found.unwrap_or_default();
-    if let Some(both) = changes.get("general.architecture") {
+    let changes = original
+        .as_ref()
+        .map(|original| header.changes(original))
+        .unwrap_or_default();
+    if let Some(values) = changes.get("general.architecture") {
         bail!(
-            "--original: its architecture is another ({both}): give the model that was quantized"
+            "--original: its architecture is another ({values}): give the model that was quantized"
         );
     }
     let mut findings = Vec::new();
     for [before, tensor] in header.overlaps() {
         let (start, name) = (tensor.offset, &before.name);
-        let what = format!("begins at byte {start}, within {name}: download or convert it again");
-        findings.push(Finding::new(FindingKind::Overlap, &tensor.name, what));
+        let fault = format!("begins at byte {start}, within {name}: download or convert it again");
+        findings.push(Finding::new(FindingKind::Overlap, &tensor.name, fault));
     }
     if findings.is_empty() {
         findings.extend(refusal(path, &header, engine, watch)?);
     }
     findings.extend(changed_files(&header, watch)?);
-    for (name, both) in changes {
+    for (name, values) in changes {
         findings.push(Finding::new(
             FindingKind::Changed,
             &name,
-            format!("{both}: {CHANGED}"),
+            format!("{values}: {CHANGED}"),
         ));
     }
     let n_tensors = header.tensors.len() as u64;
     let phase = watch.begin("verifying", Some(n_tensors), None);
     let (mut weight_errors, mut far_weights, mut n_compared) = (Vec::new(), Vec::new(), 0);
     for tensor in &header.tensors {
-        let same = original.as_ref().and_then(|original| {
-            let same = original.tensor(&tensor.name);
-            StoredRows::new(original, same.filter(|same| same.shape == tensor.shape)?)
+        let original_rows = original.as_ref().and_then(|original| {
+            let original_tensor = original
+                .tensor(&tensor.name)
+                .filter(|original_tensor| original_tensor.shape == tensor.shape)?;
+            StoredRows::new(original, original_tensor)
         });
         if let Some(rows) = StoredRows::new(&header, tensor) {
             let n_findings = findings.len();
-            findings.extend(faults(&rows, same.as_ref())?);
-            if let Some(same) = same.filter(|_| findings.len() == n_findings) {
-                let (error, finding) = compared(&rows, &same)?;
+            findings.extend(faults(&rows, original_rows.as_ref())?);
+            if let Some(original_rows) = original_rows.filter(|_| findings.len() == n_findings) {
+                let (error, finding) = compare(&rows, &original_rows)?;
                 weight_errors.extend(error);
                 far_weights.extend(finding);
                 n_compared += 1;
@@ -83,8 +87,8 @@ pub fn verify_model(
     } else {
         findings.extend(far_weights);
     }
-    let times = |of: &WeightError| of.error / of.expected.max(f64::MIN_POSITIVE);
-    weight_errors.sort_by(|a, b| times(b).total_cmp(&times(a)));
+    let ratio = |weights: &WeightError| weights.error / weights.expected.max(f64::MIN_POSITIVE);
+    weight_errors.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
     Ok(Verification {
         n_tensors,
         findings,
@@ -109,9 +113,9 @@ fn changed_files(header: &Gguf, watch: &Watch<'_>) -> Result<Vec<Finding>> {
     for path in &header.files {
         if kl_hub::differs_from_name(path, || Ok(watch.check()?))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let what =
+            let fault =
                 format!(": its bytes have another hash than its name in the cache: {DAMAGED}");
-            findings.push(Finding::new(FindingKind::Hash, &name, what));
+            findings.push(Finding::new(FindingKind::Hash, &name, fault));
         }
     }
     Ok(findings)
@@ -125,10 +129,10 @@ fn refusal(
     engine: &dyn Engine,
     watch: &Watch<'_>,
 ) -> Result<Option<Finding>, EngineError> {
-    if let Some(found) = header.not_a_model() {
+    if let Some(kind) = header.not_a_model() {
         let message = format!(
             "its tensors' names and shapes were not checked: it is {}",
-            found.in_place_of_a_model()
+            kind.in_place_of_a_model()
         );
         watch.warn(Warning::new("not_a_model", message));
         return Ok(None);
@@ -144,22 +148,22 @@ fn refusal(
         is_without_weights: true,
         ..ModelOptions::on_cpu()
     };
-    let what = match engine.load(path, &options) {
+    let reason = match engine.load(path, &options) {
         Ok(_) => return Ok(None),
         Err(EngineError::Model(error)) => error.what,
         Err(error) => return Err(error),
     };
-    let name = named_tensor(&what, header).unwrap_or_default().to_owned();
-    Ok(Some(Finding::new(FindingKind::Refused, &name, what)))
+    let name = named_tensor(&reason, header).unwrap_or_default().to_owned();
+    Ok(Some(Finding::new(FindingKind::Refused, &name, reason)))
 }
 
 /// The tensor that a reason of llama.cpp names: in quotes, as it names architectures and tokenizers too. It is one of
 /// the file's, or has a name that only tensors have.
 fn named_tensor<'r>(reason: &'r str, header: &Gguf) -> Option<&'r str> {
-    let mut quoted = reason.split('\'').skip(1).step_by(2);
-    quoted.find(|name| {
-        let is_usual = [".weight", ".bias"].iter().any(|end| name.ends_with(end));
-        is_usual || name.starts_with("blk.") || header.tensor(name).is_some()
+    let mut quoted_names = reason.split('\'').skip(1).step_by(2);
+    quoted_names.find(|name| {
+        let has_usual_end = [".weight", ".bias"].iter().any(|end| name.ends_with(end));
+        has_usual_end || name.starts_with("blk.") || header.tensor(name).is_some()
     })
 }
 
@@ -168,10 +172,10 @@ fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Ve
     /// The padding at a matrix's end has less than one in this many of its rows.
     const PADDING: usize = 8;
     let n = rows.n_rows_of_expert;
-    let fault = |of_expert: &[FaultyRow]| {
-        let (first, n_faulty) = (of_expert.first()?, of_expert.len());
+    let finding = |rows_of_expert: &[FaultyRow]| {
+        let (first, n_faulty) = (rows_of_expert.first()?, rows_of_expert.len());
         let is_padding = first.index % n + n_faulty == n && n_faulty < n / PADDING;
-        let (kind, what) = match first.block {
+        let (kind, fault) = match first.block {
             Some(block) => (
                 FindingKind::NotFinite,
                 format!(", block {block}: not finite"),
@@ -179,19 +183,21 @@ fn faults(rows: &StoredRows<'_>, original: Option<&StoredRows<'_>>) -> Result<Ve
             None if is_padding => return None,
             None => (FindingKind::Zero, ": all weights are zero".to_owned()),
         };
-        let place = place(rows, first.index);
-        let message = format!("{place}{what} ({n_faulty} of {n} rows): {DAMAGED}");
+        let place = row_name(rows, first.index);
+        let message = format!("{place}{fault} ({n_faulty} of {n} rows): {DAMAGED}");
         Some(Finding::new(kind, &rows.tensor.name, message))
     };
     let expert_and_kind = |row: &FaultyRow| (row.index / n, row.block.is_none());
-    let mut faulty = rows.faulty(original)?;
-    faulty.sort_by_key(expert_and_kind);
-    let experts = faulty.chunk_by(|a, b| expert_and_kind(a) == expert_and_kind(b));
-    Ok(experts.filter_map(fault).collect())
+    let mut faulty_rows = rows.faulty(original)?;
+    faulty_rows.sort_by_key(expert_and_kind);
+    Ok(faulty_rows
+        .chunk_by(|a, b| expert_and_kind(a) == expert_and_kind(b))
+        .filter_map(finding)
+        .collect())
 }
 
-/// Names a row.
-fn place(rows: &StoredRows<'_>, index: usize) -> String {
+/// Names a row, by its expert where there are several.
+fn row_name(rows: &StoredRows<'_>, index: usize) -> String {
     let n = rows.n_rows_of_expert;
     let expert = if rows.n_rows > n {
         &format!("expert {}, ", index / n)
@@ -203,7 +209,7 @@ fn place(rows: &StoredRows<'_>, index: usize) -> String {
 
 /// The error of a tensor's weights, unless the original's are all zero; and the finding that the error is much
 /// larger than the type explains, or that a row cannot be the original's.
-fn compared(
+fn compare(
     rows: &StoredRows<'_>,
     original: &StoredRows<'_>,
 ) -> Result<(Option<WeightError>, Option<Finding>)> {
@@ -214,29 +220,40 @@ fn compared(
     /// A row of other weights has an error of about 2, a row of zeros one of 1.
     const OTHER_ROW: f64 = 0.3;
     let n_experts = rows.n_rows / rows.n_rows_of_expert;
-    let sample = rows.sample(COMPARED_ROWS.max(n_experts)).into_par_iter();
-    let of_each = sample.map(|index| rows.error(original, index));
-    let errors: Vec<RowDistance> = of_each.collect::<Result<_, EngineError>>()?;
-    let sum = |of: fn(&RowDistance) -> f64| errors.iter().map(of).sum::<f64>();
+    let distances: Vec<RowDistance> = rows
+        .sample(COMPARED_ROWS.max(n_experts))
+        .into_par_iter()
+        .map(|index| rows.error(original, index))
+        .collect::<Result<_, EngineError>>()?;
+    let sum = |number: fn(&RowDistance) -> f64| distances.iter().map(number).sum::<f64>();
     let squares = sum(|row| row.squares);
-    let (tensor, kind) = (rows.tensor.name.clone(), rows.tensor.kind);
-    let whole = WeightError {
+    let kind = rows.tensor.kind;
+    let weight_error = WeightError {
         error: sum(|row| row.error) / squares,
         expected: sum(|row| row.expected) / squares,
-        tensor,
+        tensor: rows.tensor.name.clone(),
         kind,
     };
-    let far = |place: String, error: f64, expected: f64, least: f64| {
-        let [shown, by_type] = [error, expected].map(short_kld);
-        let what = format!("{place}its error is {shown}, where {kind} gives {by_type}: {DAMAGED}");
-        let is_far = error > MANY_TIMES * expected + least;
-        is_far.then(|| Finding::new(FindingKind::WeightError, &rows.tensor.name, what))
+    let finding_if_far = |place: String, error: f64, expected: f64, tolerance: f64| {
+        let is_far = error > MANY_TIMES * expected + tolerance;
+        is_far.then(|| {
+            let [error, expected] = [error, expected].map(short_kld);
+            let message =
+                format!("{place}its error is {error}, where {kind} gives {expected}: {DAMAGED}");
+            Finding::new(FindingKind::WeightError, &rows.tensor.name, message)
+        })
     };
-    let of_row = |row: &RowDistance| {
+    let finding_on_row = distances.iter().find_map(|row| {
         let [error, expected] = [row.error, row.expected].map(|error| error / row.squares);
-        far(place(rows, row.index) + ": ", error, expected, OTHER_ROW)
-    };
-    let of_rows = errors.iter().find_map(of_row);
-    let finding = of_rows.or_else(|| far(String::new(), whole.error, whole.expected, ROUNDING));
-    Ok((Some(whole).filter(|_| squares > 0.0), finding))
+        finding_if_far(row_name(rows, row.index) + ": ", error, expected, OTHER_ROW)
+    });
+    let finding = finding_on_row.or_else(|| {
+        finding_if_far(
+            String::new(),
+            weight_error.error,
+            weight_error.expected,
+            ROUNDING,
+        )
+    });
+    Ok((Some(weight_error).filter(|_| squares > 0.0), finding))
 }

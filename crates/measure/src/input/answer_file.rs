@@ -26,7 +26,7 @@ pub struct AnswerFile {
     /// The description of the run that the answers are of.
     pub run: AnswerRun,
     /// The answers by their windows.
-    kept: HashMap<u32, AnswerLine>,
+    answers: HashMap<u32, AnswerLine>,
     /// The lines of the file that hold an answer.
     pub n_answers: usize,
     /// The whole lines that are not as they were written.
@@ -51,30 +51,30 @@ pub struct AnswerRun {
 }
 
 impl From<&AnswerRun> for RunKey {
-    fn from(of: &AnswerRun) -> Self {
+    fn from(run: &AnswerRun) -> Self {
         Self {
-            program: Some(of.writer.clone()),
+            program: Some(run.writer.clone()),
             label: None,
             model: ModelKey {
-                identity: Some(of.model.clone()),
+                identity: Some(run.model.clone()),
                 tokenizer: None,
             },
             text: TextKey {
-                generated: of.generated,
-                sampling: of.sampling,
+                generated: run.generated,
+                sampling: run.sampling,
                 ..TextKey::default()
             },
             reference: None,
             windows: WindowsKey {
-                n_ctx: of.n_ctx,
+                n_ctx: run.n_ctx,
                 ..WindowsKey::default()
             },
             made: Made::Answers {
-                n_batch: of.backend.n_batch,
-                n_ubatch: of.backend.n_ubatch,
-                n_parallel: of.backend.n_seq,
+                n_batch: run.backend.n_batch,
+                n_ubatch: run.backend.n_ubatch,
+                n_parallel: run.backend.n_seq,
             },
-            set_up: Some(of.backend.clone()),
+            set_up: Some(run.backend.clone()),
             part: None,
         }
     }
@@ -98,7 +98,7 @@ impl AnswerFile {
             path,
             file: None,
             run,
-            kept: HashMap::new(),
+            answers: HashMap::new(),
             n_answers: 0,
             n_damaged: 0,
         }
@@ -113,23 +113,24 @@ impl AnswerFile {
         if !path.exists() {
             return Ok(None);
         }
-        let failed = |what| move || format!("{}: cannot be {what}", path.display());
-        let bytes = fs::read(path).with_context(failed("read"))?;
-        let end = bytes.iter().rposition(|&byte| byte == b'\n');
-        let n_whole = end.map_or(0, |end| end + 1);
-        let (whole, _) = bytes.split_at(n_whole);
-        let mut lines = whole.split_inclusive(|&byte| byte == b'\n');
-        let Some(run) = lines.next() else {
+        let cannot_be =
+            |done: &'static str| move || format!("{}: cannot be {done}", path.display());
+        let bytes = fs::read(path).with_context(cannot_be("read"))?;
+        let last_line_feed = bytes.iter().rposition(|&byte| byte == b'\n');
+        let n_whole_bytes = last_line_feed.map_or(0, |index| index + 1);
+        let (whole_lines, _) = bytes.split_at(n_whole_bytes);
+        let mut lines = whole_lines.split_inclusive(|&byte| byte == b'\n');
+        let Some(first_line) = lines.next() else {
             return Ok(None);
         };
         // Never overwritten: it may be a file of the user's.
-        let description = serde_json::from_slice::<Map<String, Value>>(run).map_err(|_| {
+        let description = serde_json::from_slice::<Map<String, Value>>(first_line).map_err(|_| {
             anyhow!(
                 "{}: is no list of answers (its first line does not describe a run): remove it, or start over with --force",
                 path.display()
             )
         })?;
-        match LineChecksum::of(run) {
+        match LineChecksum::of(first_line) {
             LineChecksum::Matches => {}
             LineChecksum::Missing => bail!(
                 "{}: an earlier version of kl began it, whose lines have no checksums: finish it with that one, or start over with --force",
@@ -149,28 +150,30 @@ impl AnswerFile {
         let lines: Vec<&[u8]> = lines.collect();
         let answers: Vec<AnswerLine> = lines.iter().copied().filter_map(answer_of).collect();
         let n_damaged = lines.len() - answers.len();
-        let kept: HashMap<u32, AnswerLine> = answers
+        let answers: HashMap<u32, AnswerLine> = answers
             .into_iter()
             .map(|line| (line.window, line))
             .collect();
-        let opened = OpenOptions::new().append(true).open(path);
-        let file = opened.with_context(failed("written"))?;
+        let file = OpenOptions::new()
+            .append(true)
+            .open(path)
+            .with_context(cannot_be("written"))?;
         // What was cut off goes, so that the next line starts a line.
-        let cut = file.set_len(n_whole as u64);
-        cut.with_context(failed("written"))?;
+        file.set_len(n_whole_bytes as u64)
+            .with_context(cannot_be("written"))?;
         Ok(Some(Self {
             path: path.to_owned(),
             file: Some(file),
             run,
-            n_answers: kept.len(),
+            n_answers: answers.len(),
             n_damaged,
-            kept,
+            answers,
         }))
     }
 
     /// The answer to this prompt in this window, if it is known.
     pub(super) fn answer(&self, window: u32, prompt: &[u32]) -> Option<&[u32]> {
-        let line = self.kept.get(&window)?;
+        let line = self.answers.get(&window)?;
         let is_same = !line.answer.is_empty() && line.prompt == sha256(prompt);
         is_same.then_some(&line.answer)
     }
@@ -178,30 +181,33 @@ impl AnswerFile {
     /// Adds an answer that is stored elsewhere, in the reference that an earlier run began, unless it is
     /// known: `-n` may have cut that one.
     pub fn learn(&mut self, window: u32, prompt: &[u32], answer: &[u32]) {
-        let known = self.kept.entry(window);
-        known.or_insert_with(|| line(window, prompt, answer));
+        self.answers
+            .entry(window)
+            .or_insert_with(|| answer_line(window, prompt, answer));
     }
 
     /// Keeps a finished answer, unless it is known.
     pub(super) fn keep(&mut self, window: u32, prompt: &[u32], answer: &[u32]) -> Result<()> {
-        let line = line(window, prompt, answer);
-        if self.kept.get(&window) != Some(&line) {
-            let written = self.write(&line);
-            written.with_context(|| format!("{}: cannot be written", self.path.display()))?;
-            self.kept.insert(window, line);
+        let line = answer_line(window, prompt, answer);
+        if self.answers.get(&window) != Some(&line) {
+            self.write(&line)
+                .with_context(|| format!("{}: cannot be written", self.path.display()))?;
+            self.answers.insert(window, line);
             self.n_answers += 1;
         }
         Ok(())
     }
 
     fn write(&mut self, line: &AnswerLine) -> Result<()> {
-        let mut text = checked(&serde_json::to_vec(line)?)?;
+        let mut text = line_with_checksum(&serde_json::to_vec(line)?)?;
         if self.file.is_none() {
             self.file = Some(File::create(&self.path)?);
-            text = [checked(&serde_json::to_vec(&self.run)?)?, text].concat();
+            text = [line_with_checksum(&serde_json::to_vec(&self.run)?)?, text].concat();
         }
-        let mut file = self.file.iter();
-        Ok(file.try_for_each(|mut file| file.write_all(&text))?)
+        if let Some(file) = &mut self.file {
+            file.write_all(&text)?;
+        }
+        Ok(())
     }
 
     /// Removes the file.
@@ -209,25 +215,28 @@ impl AnswerFile {
     /// # Errors
     /// If it cannot be removed.
     pub fn remove(self) -> Result<()> {
-        let removed = self.file.map(|_| fs::remove_file(&self.path)).transpose();
-        removed.with_context(|| format!("{}: cannot be removed", self.path.display()))?;
+        if self.file.is_some() {
+            fs::remove_file(&self.path)
+                .with_context(|| format!("{}: cannot be removed", self.path.display()))?;
+        }
         Ok(())
     }
 }
 
 /// The answer of a line that is as it was written.
 fn answer_of(line: &[u8]) -> Option<AnswerLine> {
-    let is_as_written = LineChecksum::of(line) == LineChecksum::Matches;
-    let parsed = is_as_written.then(|| serde_json::from_slice(line).ok());
-    parsed.flatten()
+    if LineChecksum::of(line) != LineChecksum::Matches {
+        return None;
+    }
+    serde_json::from_slice(line).ok()
 }
 
 /// The line of a JSON object.
-fn checked(json: &[u8]) -> Result<Vec<u8>> {
+fn line_with_checksum(json: &[u8]) -> Result<Vec<u8>> {
     with_checksum(json).context("a line is not an object")
 }
 
-fn line(window: u32, prompt: &[u32], answer: &[u32]) -> AnswerLine {
+fn answer_line(window: u32, prompt: &[u32], answer: &[u32]) -> AnswerLine {
     AnswerLine {
         window,
         prompt: sha256(prompt),
@@ -236,8 +245,11 @@ fn line(window: u32, prompt: &[u32], answer: &[u32]) -> AnswerLine {
 }
 
 fn sha256(tokens: &[u32]) -> String {
-    let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
-    hex(&Sha256::digest(bytes.collect::<Vec<u8>>()))
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    hex(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]

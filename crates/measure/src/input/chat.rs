@@ -90,11 +90,13 @@ impl Chat {
     /// Why the template refuses the messages, or that the answer cannot be told apart.
     pub fn answer(&self, index: usize) -> Result<GivenAnswer, AnswerError> {
         let before = self.messages.get(..index).unwrap_or_default();
-        let up_to = self.messages.get(..=index).unwrap_or_default();
+        let with_answer = self.messages.get(..=index).unwrap_or_default();
         let prompt = self.render(before, true)?;
-        let (whole, marked) = self.template.render_marked(up_to, &self.values, false)?;
+        let (whole, marked) = self
+            .template
+            .render_marked(with_answer, &self.values, false)?;
         let fields = |message: Option<&Message>| message.map(fields_of).unwrap_or_default();
-        let message = fields(up_to.last());
+        let message = fields(with_answer.last());
         let names = ["reasoning_content", "thinking", "reasoning"];
         let reasoning = names.iter().find_map(|name| message.get(name)?.as_str());
         let texts = |key: &str| message.get(key).map(texts_of).unwrap_or_default();
@@ -111,20 +113,23 @@ impl Chat {
         let mut start = renderings.start_after_prompt();
         if start.is_none() {
             let begins_alike = |text: &String| text.trim_start().starts_with('k');
-            let other = if renderings.texts_of_answer.iter().any(begins_alike) {
+            let probe = if renderings.texts_of_answer.iter().any(begins_alike) {
                 OTHER_PROBE
             } else {
                 PROBE
             };
-            let messages = [before, &[of_assistant(other)]].concat();
+            let messages = [before, &[assistant_message(probe)]].concat();
             probed = self.render(&messages, false).ok();
             renderings.probed = probed.as_deref();
             start = renderings.start_after_header();
         }
         let start = start.ok_or(AnswerError::Unknown(index + 1))?;
-        let ends = marked.iter().map(|range| range.end).max();
-        let (before_end, rest) =
-            whole.split_at(ends.filter(|&end| end > start.at).unwrap_or(whole.len()));
+        let end = marked
+            .iter()
+            .map(|range| range.end)
+            .max()
+            .filter(|&end| end > start.at);
+        let (before_end, rest) = whole.split_at(end.unwrap_or(whole.len()));
         let text = before_end.get(start.at..).unwrap_or_default();
         if text.is_empty() {
             return Err(AnswerError::Nothing(index + 1));
@@ -142,27 +147,29 @@ impl Chat {
     pub fn next(&mut self, answer: &str) -> Option<Result<String, TemplateError>> {
         let end = *self.ends.get(self.n_asked)?;
         if let Some(n_before) = self.n_asked.checked_sub(1) {
-            let asked = self.ends.get(n_before)? + n_before;
-            let prompt = self.prompt(asked).unwrap_or_default();
-            self.insert(asked, opening_at_end(&prompt).unwrap_or_default(), answer);
+            let answer_index = self.ends.get(n_before)? + n_before;
+            let prompt = self.prompt(answer_index).unwrap_or_default();
+            let opening = opening_at_end(&prompt).unwrap_or_default();
+            self.insert(answer_index, opening, answer);
         }
         let prompt = self.prompt(end + self.n_asked);
         self.n_asked += 1;
         Some(prompt)
     }
 
-    /// Inserts what the model has answered as the message at `index`. `opened` is the end of the
+    /// Inserts what the model has answered as the message at `index`. `opening` is the end of the
     /// prompt that began the answer, such as `<think>`.
-    fn insert(&mut self, index: usize, opened: &str, answer: &str) {
+    fn insert(&mut self, index: usize, opening: &str, answer: &str) {
         let index = index.min(self.messages.len());
-        let text = format!("{opened}{answer}");
+        let text = format!("{opening}{answer}");
         let message = if self.template.has_channels {
-            of_channels(answer)
+            message_of_channels(answer)
         } else {
             let reasoning = reasoning_of(&text);
-            let mut reasonings = [reasoning, reasoning.map(str::trim), None].into_iter();
-            let found = reasonings.find_map(|of| self.message_of(index, answer, of));
-            found.unwrap_or_else(|| of_assistant(&text))
+            [reasoning, reasoning.map(str::trim), None]
+                .into_iter()
+                .find_map(|reasoning| self.message_of(index, answer, reasoning))
+                .unwrap_or_else(|| assistant_message(&text))
         };
         self.messages.insert(index, message);
     }
@@ -185,14 +192,19 @@ impl Chat {
         let probed = rendered(message(PROBE))?;
         let (before, after) = probed.text.split_once(PROBE)?;
         // A thought that the prompt opened is a part of the answer, unless the template drops it.
-        let opened = self.prompt(index).ok()?;
-        let text = format!("{}{answer}", opened.strip_prefix(&probed.prompt)?);
-        let both = [&*text, answer].into_iter();
-        let mut texts = both.take(if before.trim().is_empty() { 1 } else { 2 });
-        let (text, rest) = texts.find_map(|text| Some((text, text.strip_prefix(before)?)))?;
-        let content = without_begun(rest, after);
-        let again = rendered(message(content))?.text;
-        again.starts_with(text.trim_end()).then(|| message(content))
+        let prompt = self.prompt(index).ok()?;
+        let opened_thought = prompt.strip_prefix(&probed.prompt)?;
+        let text = format!("{opened_thought}{answer}");
+        let n_possible = if before.trim().is_empty() { 1 } else { 2 };
+        let (text, content) = [&*text, answer]
+            .into_iter()
+            .take(n_possible)
+            .find_map(|text| Some((text, text.strip_prefix(before)?)))?;
+        let content = without_begun(content, after);
+        let rendered_again = rendered(message(content))?.text;
+        rendered_again
+            .starts_with(text.trim_end())
+            .then(|| message(content))
     }
 
     fn render(&self, messages: &[Message], asks: bool) -> Result<String, TemplateError> {
@@ -203,15 +215,17 @@ impl Chat {
 /// The texts that a template writes after an answer: before what the user says next, and before another
 /// answer.
 pub fn texts_after_an_answer(template: &ChatTemplate) -> Vec<String> {
-    let of_user = Message::from_fields([("role", "user"), ("content", "kl")]);
-    let messages = [of_user.clone(), of_assistant(PROBE), of_user];
+    let user_message = Message::from_fields([("role", "user"), ("content", "kl")]);
+    let messages = [user_message.clone(), assistant_message(PROBE), user_message];
     let values = template.values(&Variables::default()).unwrap_or_default();
-    let after = |n, asks| {
-        let text = template.render(messages.get(..n)?, &values, asks).ok()?;
+    let text_after_probe = |n_messages, asks| {
+        let text = template
+            .render(messages.get(..n_messages)?, &values, asks)
+            .ok()?;
         let (_, after) = text.rsplit_once(PROBE)?;
         Some(after.to_owned())
     };
-    [after(3, false), after(2, true)]
+    [text_after_probe(3, false), text_after_probe(2, true)]
         .into_iter()
         .flatten()
         .collect()
@@ -223,8 +237,9 @@ pub fn texts_after_an_answer(template: &ChatTemplate) -> Vec<String> {
 pub fn unanswered(roles: &[Role]) -> Vec<usize> {
     let mut ends = Vec::new();
     for (index, role) in roles.iter().enumerate() {
-        let mut after = (index + 1..).zip(roles.iter().skip(index + 1));
-        let next = after.find(|(_, role)| !matches!(role, Role::System | Role::Other));
+        let next = (index + 1..)
+            .zip(roles.iter().skip(index + 1))
+            .find(|(_, role)| !matches!(role, Role::System | Role::Other));
         let is_asked = match (role, next) {
             // The results of several calls are answered together.
             (Role::System | Role::Assistant | Role::Other, _)
@@ -251,12 +266,11 @@ pub fn answered(roles: &[Role]) -> Vec<usize> {
 
 /// A text without the marks at its end with which `after` begins.
 fn without_begun<'a>(text: &'a str, after: &str) -> &'a str {
-    let ends = (0..=after.len())
-        .filter(|&n| after.is_char_boundary(n) && without_part_of_mark(after, n) == n);
-    let mut found = ends
+    (0..=after.len())
         .rev()
-        .filter_map(|n| text.strip_suffix(after.get(..n)?));
-    found.next().unwrap_or(text)
+        .filter(|&n| after.is_char_boundary(n) && without_part_of_mark(after, n) == n)
+        .find_map(|n| text.strip_suffix(after.get(..n)?))
+        .unwrap_or(text)
 }
 
 /// A message as a value.
@@ -270,37 +284,34 @@ fn texts_of(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) if !text.trim().is_empty() => vec![text.clone()],
         Value::Array(items) => items.iter().flat_map(texts_of).collect(),
-        Value::Object(fields) => {
-            let texts = fields
-                .iter()
-                .filter(|(key, _)| !["role", "type"].contains(&key.as_str()));
-            texts.flat_map(|(_, value)| texts_of(value)).collect()
-        }
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(key, _)| !["role", "type"].contains(&key.as_str()))
+            .flat_map(|(_, value)| texts_of(value))
+            .collect(),
         _ => Vec::new(),
     }
 }
 
-fn of_assistant(text: &str) -> Message {
+fn assistant_message(text: &str) -> Message {
     Message::from_fields([("role", "assistant"), ("content", text)])
 }
 
 /// The message of an answer in channels, as gpt-oss gives them: its template refuses the markers, and
 /// wants the reasoning apart from what was said last.
-fn of_channels(answer: &str) -> Message {
-    let message = |from: &str| {
-        let (_, text) = answer.split_once(from)?;
+fn message_of_channels(answer: &str) -> Message {
+    let message_after = |header: &str| {
+        let (_, text) = answer.split_once(header)?;
         Some(text.split_once("<|end|>").map_or(text, |(text, _)| text))
     };
-    let thinking = message("<|channel|>analysis<|message|>");
-    let last = answer.rsplit("<|message|>").next().unwrap_or(answer);
+    let thinking = message_after("<|channel|>analysis<|message|>");
+    let last_message = answer.rsplit("<|message|>").next().unwrap_or(answer);
     // An answer may have ended within its reasoning.
-    let is_within = thinking == Some(last);
-    let fields = [
-        ("role", "assistant"),
-        ("content", if is_within { "" } else { last }),
-    ];
-    let thought = thinking.map(|text| ("thinking", text));
-    Message::from_fields(fields.into_iter().chain(thought))
+    let ended_in_reasoning = thinking == Some(last_message);
+    let content = if ended_in_reasoning { "" } else { last_message };
+    let fields = [("role", "assistant"), ("content", content)];
+    let thinking_field = thinking.map(|text| ("thinking", text));
+    Message::from_fields(fields.into_iter().chain(thinking_field))
 }
 
 #[cfg(test)]

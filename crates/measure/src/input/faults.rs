@@ -28,18 +28,21 @@ impl Faults {
     /// The faults in one line, if there are any: of one prompt `line 3: FAULT`; of several, with their
     /// number, `n_prompts` that were looked at, and what to do.
     pub fn message(&self, n_prompts: usize) -> Option<String> {
-        let each = self.named.iter();
-        let each = each.map(|(fault, places)| format!("{}: {fault}", places.join(", ")));
-        let faults = each.collect::<Vec<_>>().join("; ");
-        let rest = self.n.saturating_sub(MAX_NAMED);
-        match (self.n, rest) {
+        let faults: Vec<String> = self
+            .named
+            .iter()
+            .map(|(fault, places)| format!("{}: {fault}", places.join(", ")))
+            .collect();
+        let faults = faults.join("; ");
+        let n_unnamed = self.n.saturating_sub(MAX_NAMED);
+        match (self.n, n_unnamed) {
             (0, _) => None,
             (1, _) => Some(faults),
             (n, 0) => Some(format!(
                 "{n} of {n_prompts} prompts cannot be used, correct them or leave them out: {faults}"
             )),
-            (n, rest) => Some(format!(
-                "{n} of {n_prompts} prompts cannot be used, correct them or leave them out: {faults}; and {rest} more"
+            (n, n_unnamed) => Some(format!(
+                "{n} of {n_prompts} prompts cannot be used, correct them or leave them out: {faults}; and {n_unnamed} more"
             )),
         }
     }

@@ -47,11 +47,13 @@ impl Dialogue {
     /// # Errors
     /// A prompt that cannot be tokenized.
     fn prompt_after(&mut self, model: &dyn Model) -> Result<Option<Result<Vec<u32>, String>>> {
-        let parts = self.answer().split_last();
-        let ended = parts.filter(|(last, _)| model.is_end_of_generation(**last));
-        let said = model.text(ended.map_or(self.answer(), |(_, said)| said));
+        let tokens_before_end = match self.answer().split_last() {
+            Some((last, before)) if model.is_end_of_generation(*last) => before,
+            _ => self.answer(),
+        };
+        let answer_text = model.text(tokens_before_end);
         let conversation = self.conversation.as_mut();
-        match conversation.and_then(|of| of.next(&said)) {
+        match conversation.and_then(|conversation| conversation.next(&answer_text)) {
             None => Ok(None),
             Some(Ok(text)) => {
                 let tokens = model.tokenize(&text, true);
@@ -66,7 +68,7 @@ impl Dialogue {
 
     /// Adds the token that a row gives to the answer.
     fn push(&mut self, row: &[f32], model: &dyn Model) -> Result<()> {
-        let row = &*allowed(row, &model.facts().suppressed_tokens);
+        let row = &*without_suppressed(row, &model.facts().suppressed_tokens);
         let token = match &mut self.sampler {
             Some(sampler) => sampler.choose(row)?,
             None => top_token(row),
@@ -83,7 +85,7 @@ impl Dialogue {
 }
 
 /// The row without the logits of these tokens, as llama.cpp's sampler (`common_sampler_init`) has it.
-fn allowed<'r>(row: &'r [f32], suppressed: &[u32]) -> Cow<'r, [f32]> {
+fn without_suppressed<'r>(row: &'r [f32], suppressed: &[u32]) -> Cow<'r, [f32]> {
     let mut row = Cow::Borrowed(row);
     for &token in suppressed {
         if let Some(logit) = row.to_mut().get_mut(token as usize) {
@@ -96,10 +98,12 @@ fn allowed<'r>(row: &'r [f32], suppressed: &[u32]) -> Cow<'r, [f32]> {
 /// The tokens of a prompt, a BOS before them where the model wants one and they do not begin with it;
 /// and true if it was inserted.
 pub fn with_bos(model: &dyn Model, mut tokens: Vec<u32>) -> (Vec<u32>, bool) {
-    let wanted = model.facts().bos();
-    let bos = wanted.filter(|bos| tokens.first() != Some(bos));
-    tokens.splice(0..0, bos);
-    (tokens, bos.is_some())
+    let bos_to_insert = model
+        .facts()
+        .bos()
+        .filter(|bos| tokens.first() != Some(bos));
+    tokens.splice(0..0, bos_to_insert);
+    (tokens, bos_to_insert.is_some())
 }
 
 /// By window, a prompt and its answer with the prompt's length; or, of the first prompt that a conversation
@@ -115,25 +119,25 @@ pub struct Answering<'a> {
     decoder: Box<dyn Decoder + 'a>,
     options: ContextOptions,
     /// Most tokens of an answer.
-    most: usize,
+    max_tokens: usize,
     /// The way to choose them; `None`: greedily.
     sampling: Option<Sampling>,
-    kept: Option<&'a mut AnswerFile>,
+    answer_file: Option<&'a mut AnswerFile>,
     on_step: OnGenerated<'a>,
     pace: Pace,
-    done: Answered,
+    answered: Answered,
 }
 
 impl<'a> Answering<'a> {
-    /// Creates a context with these options, for answers of at most `most` tokens.
+    /// Creates a context with these options, for answers of at most `max_tokens` tokens.
     ///
     /// # Errors
     /// A window that the model cannot have, or not enough memory.
     pub fn new(
         model: &'a dyn Model,
         options: ContextOptions,
-        (most, sampling): (usize, Option<Sampling>),
-        kept: Option<&'a mut AnswerFile>,
+        (max_tokens, sampling): (usize, Option<Sampling>),
+        answer_file: Option<&'a mut AnswerFile>,
         on_step: OnGenerated<'a>,
     ) -> Result<Self> {
         // The last token is not decoded here, but will be part of a window.
@@ -142,12 +146,12 @@ impl<'a> Answering<'a> {
             model,
             decoder: model.decoder(&options)?,
             options,
-            most,
+            max_tokens,
             sampling,
-            kept,
+            answer_file,
             on_step,
             pace: Pace::new(Waiting::default()),
-            done: Answered::default(),
+            answered: Answered::default(),
         })
     }
 
@@ -158,29 +162,34 @@ impl<'a> Answering<'a> {
     /// # Errors
     /// Those of the conversations, of the model and of `on_step`, and a row without a top token.
     pub fn answer(mut self, dialogues: Vec<Dialogue>) -> Result<(Answered, Generated)> {
-        let (most, n_ctx) = self.limits();
-        self.pace = Pace::new(Waiting::new(&dialogues, most, n_ctx));
-        let mut open: Vec<Option<Dialogue>> = (0..self.options.n_seq).map(|_| None).collect();
+        let (max_tokens, n_ctx) = self.limits();
+        self.pace = Pace::new(Waiting::new(&dialogues, max_tokens, n_ctx));
+        let mut slots: Vec<Option<Dialogue>> = (0..self.options.n_seq).map(|_| None).collect();
         let mut waiting = dialogues.into_iter();
         loop {
-            for (sequence, slot) in open.iter_mut().enumerate() {
-                while slot.as_ref().is_none_or(|of| self.has_ended(of)) {
-                    let mut begin = || {
-                        let of = waiting.next()?;
-                        self.pace.waiting.begin(&of, most, n_ctx);
-                        Some(of)
+            for (sequence, slot) in slots.iter_mut().enumerate() {
+                while slot
+                    .as_ref()
+                    .is_none_or(|dialogue| self.has_ended(dialogue))
+                {
+                    let mut begin_next = || {
+                        let dialogue = waiting.next()?;
+                        self.pace.waiting.begin(&dialogue, max_tokens, n_ctx);
+                        Some(dialogue)
                     };
-                    let Some(of) = slot.take().or_else(&mut begin) else {
+                    let Some(dialogue) = slot.take().or_else(&mut begin_next) else {
                         break;
                     };
-                    *slot = self.next(of, sequence)?;
+                    *slot = self.next_prompt(dialogue, sequence)?;
                 }
             }
-            let slots = open.iter_mut().enumerate();
-            let filled = slots.filter_map(|(sequence, of)| Some((sequence, of.as_mut()?)));
-            let growing: Vec<(usize, &mut Dialogue)> = filled.collect();
+            let growing: Vec<(usize, &mut Dialogue)> = slots
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(sequence, slot)| Some((sequence, slot.as_mut()?)))
+                .collect();
             if growing.is_empty() {
-                return Ok((self.done, self.pace.generated()));
+                return Ok((self.answered, self.pace.generated()));
             }
             self.grow(growing)?;
         }
@@ -188,94 +197,102 @@ impl<'a> Answering<'a> {
 
     /// True if a conversation has no prompt to answer: none yet, or one whose answer ends the
     /// generation, or has no room for more.
-    fn has_ended(&self, of: &Dialogue) -> bool {
-        let ends = |&last: &u32| self.model.is_end_of_generation(last);
-        of.n_prompt == 0
-            || of.answer().len() >= self.most
-            || of.tokens.len() >= self.options.n_ctx as usize
-            || of.answer().last().is_some_and(ends)
+    fn has_ended(&self, dialogue: &Dialogue) -> bool {
+        let answer = dialogue.answer();
+        dialogue.n_prompt == 0
+            || answer.len() >= self.max_tokens
+            || dialogue.tokens.len() >= self.options.n_ctx as usize
+            || answer
+                .last()
+                .is_some_and(|&last| self.model.is_end_of_generation(last))
     }
 
     /// Decodes a conversation, whose last answer has ended, up to the first token of its next answer;
     /// `None`: the conversation ends.
-    fn next(&mut self, mut of: Dialogue, sequence: usize) -> Result<Option<Dialogue>> {
-        let next = if of.n_prompt == 0 {
-            (of.n_left > 0).then(|| Ok(take(&mut of.tokens)))
+    fn next_prompt(&mut self, mut dialogue: Dialogue, sequence: usize) -> Result<Option<Dialogue>> {
+        let prompt = if dialogue.n_prompt == 0 {
+            (dialogue.n_left > 0).then(|| Ok(take(&mut dialogue.tokens)))
         } else {
-            self.finish(&mut of)?
+            self.finish(&mut dialogue)?
         };
-        let (Some(next), n_ctx) = (next, self.options.n_ctx) else {
+        let (Some(prompt), n_ctx) = (prompt, self.options.n_ctx) else {
             return Ok(None);
         };
-        of.n_left = of.n_left.saturating_sub(1);
-        let fitting = next.and_then(|prompt| match prompt.len() {
+        dialogue.n_left = dialogue.n_left.saturating_sub(1);
+        let fitting_prompt = prompt.and_then(|prompt| match prompt.len() {
             n if (1..n_ctx as usize).contains(&n) => Ok(prompt),
             n => Err(format!(
                 "a prompt of {n} tokens and an answer do not fit in a window of {n_ctx}: use a larger --n-ctx"
             )),
         });
-        match fitting {
-            Ok(prompt) => (of.n_prompt, of.tokens) = (prompt.len(), prompt),
-            Err(why) => {
-                let why = format!("{}: {why}", of.line);
-                self.done.insert(of.window, Err(why));
+        match fitting_prompt {
+            Ok(prompt) => (dialogue.n_prompt, dialogue.tokens) = (prompt.len(), prompt),
+            Err(reason) => {
+                let reason = format!("{}: {reason}", dialogue.line);
+                self.answered.insert(dialogue.window, Err(reason));
                 return Ok(None);
             }
         }
-        self.begin(&mut of, sequence)?;
-        Ok(Some(of))
+        self.begin(&mut dialogue, sequence)?;
+        Ok(Some(dialogue))
     }
 
     /// Keeps the answer, which has ended, and returns the prompt after it as [`Dialogue::prompt_after`]
     /// does.
-    fn finish(&mut self, of: &mut Dialogue) -> Result<Option<Result<Vec<u32>, String>>> {
+    fn finish(&mut self, dialogue: &mut Dialogue) -> Result<Option<Result<Vec<u32>, String>>> {
         // Before the next prompt, which may fail.
-        if let Some(kept) = &mut self.kept {
-            let (prompt, answer) = of.tokens.split_at(of.n_prompt);
-            kept.keep(of.window, prompt, answer)?;
+        if let Some(answer_file) = &mut self.answer_file {
+            let (prompt, answer) = dialogue.tokens.split_at(dialogue.n_prompt);
+            answer_file.keep(dialogue.window, prompt, answer)?;
         }
-        let mut next = None;
-        if of.n_left > 0 {
-            next = of.prompt_after(self.model)?;
+        let mut next_prompt = None;
+        if dialogue.n_left > 0 {
+            next_prompt = dialogue.prompt_after(self.model)?;
         }
-        let answered = (take(&mut of.tokens), of.n_prompt);
-        self.done.insert(of.window, Ok(answered));
-        of.window += 1;
+        let answered = (take(&mut dialogue.tokens), dialogue.n_prompt);
+        self.answered.insert(dialogue.window, Ok(answered));
+        dialogue.window += 1;
         self.pace.end_answer();
         (self.on_step)(self.pace.generated())?;
-        Ok(next)
+        Ok(next_prompt)
     }
 
     /// Begins the answer to a prompt. One that is known is whole. Otherwise the prompt is decoded, in
     /// place of what the sequence held, and the first token of the answer chosen.
-    fn begin(&mut self, of: &mut Dialogue, sequence: usize) -> Result<()> {
-        let kept = self.kept.as_ref();
-        if let Some(answer) = kept.and_then(|kept| kept.answer(of.window, &of.tokens)) {
-            of.tokens.extend(answer);
+    fn begin(&mut self, dialogue: &mut Dialogue, sequence: usize) -> Result<()> {
+        let known_answer = self
+            .answer_file
+            .as_ref()
+            .and_then(|answer_file| answer_file.answer(dialogue.window, &dialogue.tokens));
+        if let Some(answer) = known_answer {
+            dialogue.tokens.extend(answer);
             // `-n` may have cut a window that was stored.
-            if self.has_ended(of) {
+            if self.has_ended(dialogue) {
                 return Ok(());
             }
-            of.tokens.truncate(of.n_prompt);
+            dialogue.tokens.truncate(dialogue.n_prompt);
         }
-        let sampling = self.sampling.as_ref();
-        let sampler = sampling.map(|sampling| Sampler::new(sampling, of.window));
-        of.sampler = sampler.transpose()?;
+        dialogue.sampler = self
+            .sampling
+            .as_ref()
+            .map(|sampling| Sampler::new(sampling, dialogue.window))
+            .transpose()?;
         self.decoder.forget(sequence)?;
-        for start in (0..of.n_prompt).step_by(self.n_batch()) {
-            let (end, started) = (of.n_prompt.min(start + self.n_batch()), Instant::now());
+        for start in (0..dialogue.n_prompt).step_by(self.n_batch()) {
+            let end = dialogue.n_prompt.min(start + self.n_batch());
+            let started = Instant::now();
             let rows = self.decoder.append(&[Appended {
                 sequence,
-                window: of.window,
-                tokens: of.tokens.get(..end).unwrap_or_default(),
+                window: dialogue.window,
+                tokens: dialogue.tokens.get(..end).unwrap_or_default(),
                 start,
             }])?;
-            let last = rows.last().filter(|_| end == of.n_prompt);
-            if let Some(row) = last {
-                of.push(row, self.model)?;
+            if let Some(row) = rows.last().filter(|_| end == dialogue.n_prompt) {
+                dialogue.push(row, self.model)?;
             }
             let time = started.elapsed();
-            self.pace.read_prompt(end - start, of.answer().len(), time);
+            self.pace
+                .read_prompt(end - start, dialogue.answer().len(), time);
             (self.on_step)(self.pace.generated())?;
         }
         Ok(())
@@ -284,40 +301,47 @@ impl<'a> Answering<'a> {
     /// Adds one token to each of these answers, which come with their sequences.
     fn grow(&mut self, mut open: Vec<(usize, &mut Dialogue)>) -> Result<()> {
         let (started, n_open) = (Instant::now(), open.len());
-        for together in open.chunks_mut(self.n_batch()) {
-            let appended = together.iter().map(|(sequence, of)| Appended {
-                sequence: *sequence,
-                window: of.window,
-                tokens: &of.tokens,
-                start: of.tokens.len().saturating_sub(1),
-            });
-            let rows = self.decoder.append(&appended.collect::<Vec<_>>())?;
-            for ((_, of), row) in together.iter_mut().zip(rows) {
-                of.push(row, self.model)?;
+        for dialogues in open.chunks_mut(self.n_batch()) {
+            let appended: Vec<Appended<'_>> = dialogues
+                .iter()
+                .map(|(sequence, dialogue)| Appended {
+                    sequence: *sequence,
+                    window: dialogue.window,
+                    tokens: &dialogue.tokens,
+                    start: dialogue.tokens.len().saturating_sub(1),
+                })
+                .collect();
+            let rows = self.decoder.append(&appended)?;
+            for ((_, dialogue), row) in dialogues.iter_mut().zip(rows) {
+                dialogue.push(row, self.model)?;
             }
         }
-        let left = open.iter().map(|(_, of)| self.left(of));
+        let tokens_left: Vec<(u64, u64)> = open
+            .iter()
+            .map(|(_, dialogue)| self.tokens_left(dialogue))
+            .collect();
         let n_seq = self.options.n_seq.into();
-        let left = left.collect::<Vec<_>>().into_iter();
-        self.pace.grow(n_open, started.elapsed(), left, n_seq);
+        self.pace
+            .grow(n_open, started.elapsed(), tokens_left.into_iter(), n_seq);
         (self.on_step)(self.pace.generated())
     }
 
     /// The most tokens that a conversation may still generate, and those of its prompts that are left.
-    fn left(&self, of: &Dialogue) -> (u64, u64) {
-        let (most, n_ctx) = self.limits();
-        let room = n_ctx.saturating_sub(of.tokens.len() as u64);
-        let mut own = room.min(most.saturating_sub(of.answer().len() as u64));
-        if self.has_ended(of) {
-            own = 0;
+    fn tokens_left(&self, dialogue: &Dialogue) -> (u64, u64) {
+        let (max_tokens, n_ctx) = self.limits();
+        let room = n_ctx.saturating_sub(dialogue.tokens.len() as u64);
+        let mut left_of_answer =
+            room.min(max_tokens.saturating_sub(dialogue.answer().len() as u64));
+        if self.has_ended(dialogue) {
+            left_of_answer = 0;
         }
-        let later = u64::from(of.n_left);
-        (own + later * most, later * n_ctx)
+        let n_later = u64::from(dialogue.n_left);
+        (left_of_answer + n_later * max_tokens, n_later * n_ctx)
     }
 
     /// The most tokens of an answer and of a window.
     fn limits(&self) -> (u64, u64) {
-        (self.most as u64, self.options.n_ctx.into())
+        (self.max_tokens as u64, self.options.n_ctx.into())
     }
 
     /// Most tokens of a decode call.

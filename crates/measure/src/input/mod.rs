@@ -101,7 +101,7 @@ impl<'s> RawInput<'s> {
             text: text.identity.clone(),
             texts: vec![RawText {
                 group: None,
-                shown: starter::STARTER.to_owned(),
+                shown_name: starter::STARTER.to_owned(),
                 text,
             }],
             prompts: Vec::new(),
@@ -203,20 +203,26 @@ impl PreparedInput {
         let (Some(spans), Some(prompts)) = (&self.spans, &mut self.prompts) else {
             return;
         };
-        let bytes_of = |token| model.token_bytes(token).unwrap_or_default();
-        let ends = |token| model.is_end_of_generation(token);
+        let bytes_of_token = |token| model.token_bytes(token).unwrap_or_default();
+        let ends_answer = |token| model.is_end_of_generation(token);
         // The prompts of a conversation have the tools of its first one.
         let (mut next, mut tools) = (0, OfferedTools::default());
         for window in &self.plan.windows {
             let index = window.window as usize;
-            let so_far = prompts.list.get(next..=index).unwrap_or_default();
-            if let Some(first) = so_far.iter().rfind(|prompt| !prompt.continues) {
+            let new_prompts = prompts.list.get(next..=index).unwrap_or_default();
+            if let Some(first) = new_prompts.iter().rfind(|prompt| !prompt.continues) {
                 tools = OfferedTools::of(&first.variables);
             }
             next = index + 1;
             if let Some(prompt) = prompts.list.get_mut(index) {
                 let n_prompt = prompt.n_tokens;
-                prompt.spans = spans.of_window(&window.tokens, n_prompt, &tools, &bytes_of, &ends);
+                prompt.spans = spans.of_window(
+                    &window.tokens,
+                    n_prompt,
+                    &tools,
+                    &bytes_of_token,
+                    &ends_answer,
+                );
                 if !tools.is_empty() && !window.tokens.is_empty() {
                     self.n_with_tools += 1;
                     self.n_with_calls += u64::from(spans.has_tool_call(&prompt.spans));
@@ -241,9 +247,9 @@ impl PreparedInput {
         if self.text_tokens.is_empty() {
             return Cow::Borrowed(&self.plan.windows);
         }
-        let chunks = self.text_tokens.chunks(self.provenance.n_ctx as usize);
-        let windows = chunks.zip(&self.plan.windows);
-        windows
+        self.text_tokens
+            .chunks(self.provenance.n_ctx as usize)
+            .zip(&self.plan.windows)
             .map(|(tokens, window)| WindowSpec {
                 tokens: tokens.to_vec(),
                 ..window.clone()
@@ -255,15 +261,16 @@ impl PreparedInput {
     pub fn time(&self) -> InputTime {
         InputTime {
             tokenize: self.tokenizing,
-            generate: self.generated.map(|of| of.time),
+            generate: self.generated.map(|generated| generated.time),
         }
     }
 
     /// About the most bytes that the prompts can take in a header.
     pub fn prompt_bytes(&self) -> u64 {
-        let prompts = self.prompts.iter().flat_map(|prompts| &prompts.list);
         // Escaping can make a text longer, but seldom doubles it.
-        prompts
+        self.prompts
+            .iter()
+            .flat_map(|prompts| &prompts.list)
             .map(|prompt| 2 * (prompt.content.bytes() + prompt.variables.bytes()) as u64 + 64)
             .sum()
     }
@@ -272,14 +279,14 @@ impl PreparedInput {
 /// Reads the file of a chat template.
 fn read_template(path: &Path) -> Result<String> {
     /// A hundred times as long as the longest that is published.
-    const MOST_BYTES: u64 = 4 << 20;
-    let bytes = read_text(path, MOST_BYTES, ", more than a chat template has")?;
-    let shown = path.display();
-    if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
-        bail!("{shown}: not a chat template: byte {first} is 0");
+    const MAX_BYTES: u64 = 4 << 20;
+    let bytes = read_text(path, MAX_BYTES, ", more than a chat template has")?;
+    let shown_path = path.display();
+    if let Some(index) = bytes.iter().position(|&byte| byte == 0) {
+        bail!("{shown_path}: not a chat template: byte {index} is 0");
     }
     String::from_utf8(bytes).map_err(|error| {
-        let first = error.utf8_error().valid_up_to();
-        anyhow!("{shown}: not a chat template: byte {first} is not UTF-8")
+        let index = error.utf8_error().valid_up_to();
+        anyhow!("{shown_path}: not a chat template: byte {index} is not UTF-8")
     })
 }

@@ -31,20 +31,20 @@ pub fn read(
     source: &Source,
     doubts: &mut Vec<Warning>,
 ) -> Result<(TextIdentity, Vec<PromptLine>)> {
-    let shown = path.display();
+    let shown_path = path.display();
     let file = match source.prompt_file() {
         Some(path) => texts::read(path, doubts)?,
         None => starter::prompts(),
     };
-    let parsed = parse(&file.text, source.max_windows);
-    let lines = parsed.map_err(|what| anyhow!("{shown}: {what}"))?;
+    let lines =
+        parse(&file.text, source.max_windows).map_err(|fault| anyhow!("{shown_path}: {fault}"))?;
     if lines.is_empty() {
-        bail!("{shown}: holds no prompts: write one on each line");
+        bail!("{shown_path}: holds no prompts: write one on each line");
     }
     let bytes: usize = lines.iter().map(|line| line.content.bytes()).sum();
     if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
         bail!(
-            "{shown}: its prompts exceed the 64 MiB that a reference can hold: split it, or use fewer with --max-windows"
+            "{shown_path}: its prompts exceed the 64 MiB that a reference can hold: split it, or use fewer with --max-windows"
         );
     }
     Ok((file.identity, lines))
@@ -57,22 +57,24 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let items = items(text)?;
     let is_list = items.is_some();
-    let (what, lines) = match items {
+    let (unit, lines) = match items {
         Some(items) => ("prompt", items.into_iter().map(RawValue::get).collect()),
         None => ("line", text.lines().collect::<Vec<_>>()),
     };
-    let numbered = (1..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
-    let placed = numbered.map(|(n, line): (usize, _)| (format!("{what} {n}"), line));
-    let most = max.map_or(usize::MAX, |max| max as usize);
+    let lines_with_places = (1..)
+        .zip(lines)
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(n, line): (usize, _)| (format!("{unit} {n}"), line));
+    let max_lines = max.map_or(usize::MAX, |max| max as usize);
     let (mut prompts, mut are_json) = (Vec::new(), is_list.then_some(true));
     let (mut faults, mut n_lines) = (Faults::default(), 0);
-    for (place, line) in placed.take(most) {
+    for (place, line) in lines_with_places.take(max_lines) {
         n_lines += 1;
-        let form = match are_json {
+        let line_is_json = match are_json {
             Some(are_json) => Ok(are_json),
             None => is_json(line),
         };
-        let parsed = form.and_then(|is_json| {
+        let parsed = line_is_json.and_then(|is_json| {
             are_json = Some(is_json);
             prompt(&place, line, is_list, is_json)
         });
@@ -90,12 +92,12 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, String> {
     if let Some(message) = faults.message(n_lines) {
         return Err(message);
     }
-    let with = prompts.iter().find(|line| line.group.is_some());
-    let without = prompts.iter().find(|line| line.group.is_none());
-    if let Some((with, without)) = with.zip(without) {
+    let grouped = prompts.iter().find(|line| line.group.is_some());
+    let ungrouped = prompts.iter().find(|line| line.group.is_none());
+    if let Some((grouped, ungrouped)) = grouped.zip(ungrouped) {
         return Err(format!(
             "{}: has no group, but {} has one: give every prompt a group",
-            without.place, with.place
+            ungrouped.place, grouped.place
         ));
     }
     Ok(prompts)
@@ -131,29 +133,30 @@ fn prompt(place: &str, line: &str, is_list: bool, is_json: bool) -> Result<Promp
 /// The items of a file that is one list in JSON, or a single object that goes over several lines;
 /// `None` for another file.
 fn items(text: &str) -> Result<Option<Vec<&RawValue>>, String> {
-    let first = text.trim_start().lines().next().unwrap_or_default();
-    let read = if first.starts_with('[') {
+    let first_line = text.trim_start().lines().next().unwrap_or_default();
+    let parsed = if first_line.starts_with('[') {
         serde_json::from_str(text)
-    } else if first.starts_with('{') && serde_json::from_str::<IgnoredAny>(first).is_err() {
+    } else if first_line.starts_with('{') && serde_json::from_str::<IgnoredAny>(first_line).is_err()
+    {
         serde_json::from_str(text).map(|object| vec![object])
     } else {
         return Ok(None);
     };
     // Nothing but brackets begins JSON that was laid out over lines.
-    let is_laid_out = first.chars().all(|c| "[{ \t\r".contains(c));
-    match read {
+    let is_laid_out = first_line.chars().all(|c| "[{ \t\r".contains(c));
+    match parsed {
         Err(error) if is_laid_out => {
-            let found = if error.is_eof() {
+            let fault = if error.is_eof() {
                 ": it ends too early".to_owned()
             } else {
                 format!(" at column {}", error.column())
             };
             Err(format!(
-                "line {}: not valid JSON{found}; {FORMS}",
+                "line {}: not valid JSON{fault}; {FORMS}",
                 error.line()
             ))
         }
-        read => Ok(read.ok()),
+        parsed => Ok(parsed.ok()),
     }
 }
 

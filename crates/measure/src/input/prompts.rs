@@ -56,8 +56,9 @@ pub fn plan(
         .iter()
         .any(|line| has_items(&line.variables, "tools"));
     let is_token = |text: &str| {
-        let tokens = model.tokenize(text, true);
-        tokens.is_ok_and(|tokens| tokens.len() == 1)
+        model
+            .tokenize(text, true)
+            .is_ok_and(|tokens| tokens.len() == 1)
     };
     let spans = (source.has_answers()).then(|| {
         let template = templates.source();
@@ -142,16 +143,19 @@ impl PromptWindows<'_> {
         let first_window = self.input.plan.windows.len() as u32;
         // Read again as text, an answer can have a few more tokens than it was generated with, and a template
         // adds some.
-        let room = (self.source.generate).map_or(0, |most| (most + most / 8 + 32) as usize);
+        let answer_room = self
+            .source
+            .generate
+            .map_or(0, |max_tokens| (max_tokens + max_tokens / 8 + 32) as usize);
         let (n_turns, mut first_prompt, mut n_tokens) = (turns.len(), Vec::new(), 0);
         for (index, turn) in turns.into_iter().enumerate() {
-            let n_own = turn.prompt.len() as u64;
+            let n_prompt_tokens = turn.prompt.len() as u64;
             let (mut tokens, has_inserted_bos) = with_bos(self.model, turn.prompt);
             if index == 0 {
                 first_prompt.clone_from(&tokens);
             }
             // Later prompts hold answers that are not known yet.
-            tokens.resize(tokens.len() + index * room, 0);
+            tokens.resize(tokens.len() + index * answer_room, 0);
             let mut prompt = Prompt::new(turn.content, tokens.len() as u32);
             prompt.continues = index > 0;
             prompt.variables = take(&mut line.variables);
@@ -163,7 +167,7 @@ impl PromptWindows<'_> {
                     break;
                 }
             }
-            n_tokens = n_own;
+            n_tokens = n_prompt_tokens;
             if !has_inserted_bos {
                 self.input.provenance.add_bos = Some(false);
             }
@@ -189,7 +193,7 @@ impl PromptWindows<'_> {
     fn turns(&self, line: &PromptLine) -> Result<(Vec<Turn>, Option<Chat>)> {
         let (source, model, content) = (self.source, self.model, &line.content);
         let scores_given = source.scores_given_answers();
-        let generated = vec![0; source.generate.unwrap_or(0) as usize];
+        let planned_answer = vec![0; source.generate.unwrap_or(0) as usize];
         let (applied, messages) = match (self.templates.of(&line.variables), content) {
             (Some(applied), PromptContent::Messages(messages)) => (applied, messages.clone()),
             (Some(applied), PromptContent::Text(text)) => (applied, Messages::of_user(text)),
@@ -198,7 +202,7 @@ impl PromptWindows<'_> {
                 let turn = Turn {
                     content: content.clone(),
                     prompt: model.tokenize(text, source.parse_special)?,
-                    answer: generated,
+                    answer: planned_answer,
                 };
                 return Ok((vec![turn], None));
             }
@@ -218,15 +222,15 @@ impl PromptWindows<'_> {
         let (mut turns, mut after_first, mut start) = (Vec::new(), None, 0);
         for end in ends {
             let (prompt, answer) = if scores_given {
-                self.given(&chat.answer(end)?, applied)?
+                self.tokens_of_given(&chat.answer(end)?, applied)?
             } else {
                 let text = chat.next("").unwrap_or_else(|| chat.prompt(end));
                 after_first.get_or_insert_with(|| chat.clone());
                 let prompt = model.tokenize(&text.context(REFUSED)?, true)?;
-                (prompt, generated.clone())
+                (prompt, planned_answer.clone())
             };
             turns.push(Turn {
-                content: some_of(content, &messages, start..end)?,
+                content: content_of_messages(content, &messages, start..end)?,
                 prompt,
                 answer,
             });
@@ -259,11 +263,11 @@ impl PromptWindows<'_> {
         if source.generate.is_some() {
             let prompts = input.prompts.iter().flat_map(|prompts| &prompts.list);
             let mut n_ctx = longest;
-            if let Some(most) = source.n_ctx
+            if let Some(max_n_ctx) = source.n_ctx
                 && prompts.clone().any(|prompt| prompt.continues)
             {
                 // Answers can make later prompts longer than they were planned.
-                (n_ctx, input.longest_window) = (most, most);
+                (n_ctx, input.longest_window) = (max_n_ctx, max_n_ctx);
             }
             input.questions = Some(questions(&input, self.dialogues, selection, n_ctx));
         }
@@ -272,22 +276,22 @@ impl PromptWindows<'_> {
 
     /// The tokens of a given answer and of the prompt before it. Without a token that ends its turn, it gets
     /// the one that the template writes after answers: some write it only once a conversation goes on.
-    fn given(
+    fn tokens_of_given(
         &self,
         given: &GivenAnswer,
         applied: &AppliedTemplate,
     ) -> Result<(Vec<u32>, Vec<u32>)> {
-        let joined = self.joined(&given.prompt, &given.text)?;
+        let (prompt, answer) = self.joined(&given.prompt, &given.text)?;
         let is_end = |token: &u32| self.model.is_end_of_generation(*token);
-        if joined.1.last().is_some_and(is_end) {
-            return Ok(joined);
+        if answer.last().is_some_and(is_end) {
+            return Ok((prompt, answer));
         }
         let mut end = end_of_turn(&given.rest, self.model)?;
         if end.is_none() && !given.has_calls {
             end = applied.end_of_turn(self.model)?;
         }
         let Some(end) = end else {
-            return Ok(joined);
+            return Ok((prompt, answer));
         };
         // Blanks before the end that the answer has already.
         let (blanks, mark) = end.split_at(end.len() - end.trim_start().len());
@@ -304,23 +308,32 @@ impl PromptWindows<'_> {
     /// tokenizer adds a space to the answer: then that token is the answer's first.
     fn joined(&self, prompt: &str, answer: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let model = self.model;
-        let of_prompt = model.tokenize(prompt, true)?;
-        let mut whole = model.tokenize(&format!("{prompt}{answer}"), true)?;
-        let alike = whole.iter().zip(&of_prompt);
-        let n_alike = alike.take_while(|(one, other)| one == other).count();
-        let mut of_answer = whole.split_off(n_alike);
-        if n_alike < of_prompt.len() {
-            let alone = model.tokenize(answer, true)?;
-            let bytes = alone.iter().filter_map(|&token| model.token_bytes(token));
-            if bytes.map(|bytes| bytes.len()).sum::<usize>() == answer.len() {
-                (whole, of_answer) = (of_prompt, alone);
+        let prompt_alone = model.tokenize(prompt, true)?;
+        let mut prompt_tokens = model.tokenize(&format!("{prompt}{answer}"), true)?;
+        let n_alike = prompt_tokens
+            .iter()
+            .zip(&prompt_alone)
+            .take_while(|(joined, alone)| joined == alone)
+            .count();
+        let mut answer_tokens = prompt_tokens.split_off(n_alike);
+        if n_alike < prompt_alone.len() {
+            let answer_alone = model.tokenize(answer, true)?;
+            let n_bytes: usize = answer_alone
+                .iter()
+                .filter_map(|&token| model.token_bytes(token))
+                .map(|bytes| bytes.len())
+                .sum();
+            if n_bytes == answer.len() {
+                (prompt_tokens, answer_tokens) = (prompt_alone, answer_alone);
             }
         }
-        let ends = |token: &u32| model.is_end_of_generation(*token);
-        if let Some(end) = of_answer.iter().position(ends) {
-            of_answer.truncate(end + 1);
+        let end = answer_tokens
+            .iter()
+            .position(|token| model.is_end_of_generation(*token));
+        if let Some(end) = end {
+            answer_tokens.truncate(end + 1);
         }
-        Ok((whole, of_answer))
+        Ok((prompt_tokens, answer_tokens))
     }
 
     /// The window of a prompt, a BOS included, and of its answer.
@@ -341,11 +354,11 @@ impl PromptWindows<'_> {
                 "the prompt has fewer than two tokens: leave it out, or use a chat template that adds some"
             );
         }
-        let most = source.n_ctx.unwrap_or(MAX_N_CTX);
-        if n_tokens > most {
+        let max_tokens = source.n_ctx.unwrap_or(MAX_N_CTX);
+        if n_tokens > max_tokens {
             let with_answer = if has_answer { " with its answer" } else { "" };
             bail!(
-                "a prompt of {n_tokens} tokens{with_answer} does not fit in a window of {most}: raise --n-ctx, or shorten it"
+                "a prompt of {n_tokens} tokens{with_answer} does not fit in a window of {max_tokens}: raise --n-ctx, or shorten it"
             );
         }
         let bos = self.model.facts().bos_token;
@@ -364,18 +377,18 @@ impl PromptWindows<'_> {
     }
 }
 
-/// The messages with these indices, which keep their bytes, as does the list of all; a text stays one.
-fn some_of(
+/// The content of the messages with these indices, which keep their bytes, as does the list of all; a text stays one.
+fn content_of_messages(
     content: &PromptContent,
     messages: &Messages,
     indices: Range<usize>,
 ) -> Result<PromptContent> {
-    let each = messages.each();
-    if matches!(content, PromptContent::Text(_)) || indices == (0..each.len()) {
+    let all = messages.each();
+    if matches!(content, PromptContent::Text(_)) || indices == (0..all.len()) {
         return Ok(content.clone());
     }
-    let some = Messages::from_each(each.get(indices).unwrap_or_default());
-    Ok(PromptContent::Messages(some?))
+    let selected = Messages::from_each(all.get(indices).unwrap_or_default())?;
+    Ok(PromptContent::Messages(selected))
 }
 
 /// The prompts that a model is to answer.
@@ -404,18 +417,28 @@ fn questions(
     // `-n` has cut it within its prompt, so that it needs no answer.
     let ends_in_its_prompt = |window: &WindowSpec| {
         let prompt = prompts.and_then(|prompts| prompts.list.get(window.window as usize));
-        prompt.is_some_and(|of| !of.continues && window.tokens.len() <= of.n_tokens as usize)
+        prompt.is_some_and(|prompt| {
+            !prompt.continues && window.tokens.len() <= prompt.n_tokens as usize
+        })
     };
-    let windows = plan.windows.iter().enumerate();
-    let asking = windows.filter(|(i, window)| is_selected(*i) && !ends_in_its_prompt(window));
-    let wanted: BTreeSet<u32> = asking.map(|(_, window)| window.window).collect();
-    dialogues.retain_mut(|of| {
-        let last = wanted.range(of.window..of.window + of.n_left).next_back();
-        of.n_left = last.map_or(0, |last| last + 1 - of.window);
-        last.is_some()
+    let wanted: BTreeSet<u32> = plan
+        .windows
+        .iter()
+        .enumerate()
+        .filter(|(i, window)| is_selected(*i) && !ends_in_its_prompt(window))
+        .map(|(_, window)| window.window)
+        .collect();
+    dialogues.retain_mut(|dialogue| {
+        let windows = dialogue.window..dialogue.window + dialogue.n_left;
+        let last_wanted = wanted.range(windows).next_back();
+        dialogue.n_left = last_wanted.map_or(0, |last| last + 1 - dialogue.window);
+        last_wanted.is_some()
     });
     Questions {
-        n: dialogues.iter().map(|of| u64::from(of.n_left)).sum(),
+        n: dialogues
+            .iter()
+            .map(|dialogue| u64::from(dialogue.n_left))
+            .sum(),
         dialogues,
         wanted,
         n_ctx,
@@ -423,19 +446,19 @@ fn questions(
 }
 
 impl PreparedInput {
-    /// Lets the model answer the prompts, if it is to, in a context with these options. `kept` are the
-    /// answers of an earlier run, to which new ones are added; `None`: none are kept.
+    /// Lets the model answer the prompts, if it is to, in a context with these options. `answer_file` has the
+    /// answers of an earlier run, and new ones are added to it; `None`: none are kept.
     ///
     /// A window whose conversation has ended before it loses its tokens and its rows: it stays in the
     /// plan, since parts share that.
     ///
     /// # Errors
-    /// Those of the model, of `kept` and of `on_step`, and a row without a top token.
+    /// Those of the model, of `answer_file` and of `on_step`, and a row without a top token.
     pub fn answer(
         &mut self,
         model: &dyn Model,
         mut options: ContextOptions,
-        kept: Option<&mut AnswerFile>,
+        answer_file: Option<&mut AnswerFile>,
         on_step: OnGenerated<'_>,
     ) -> Result<()> {
         let Some(questions) = self.questions.take() else {
@@ -445,18 +468,29 @@ impl PreparedInput {
             .n_seq
             .clamp(1, questions.dialogues.len().max(1) as u32);
         let prompts = self.prompts.get_or_insert_default();
-        let most = prompts.generated.unwrap_or(0) as usize;
-        let (mut answered, generated) =
-            Answering::new(model, options, (most, prompts.sampling), kept, on_step)?
-                .answer(questions.dialogues)?;
+        let max_tokens = prompts.generated.unwrap_or(0) as usize;
+        let answering = Answering::new(
+            model,
+            options,
+            (max_tokens, prompts.sampling),
+            answer_file,
+            on_step,
+        )?;
+        let (mut answered, generated) = answering.answer(questions.dialogues)?;
         self.generated = Some(generated);
-        let why = answered.values().find_map(|of| of.clone().err());
+        let first_reason = answered
+            .values()
+            .find_map(|prompt_and_answer| prompt_and_answer.clone().err());
         let (planned, mut n_unanswered) = (self.plan.windows.clone(), 0);
-        let windows = self.plan.windows.iter_mut();
-        for window in windows.filter(|of| questions.wanted.contains(&of.window)) {
-            let found = answered.remove(&window.window).and_then(Result::ok);
-            n_unanswered += u64::from(found.is_none());
-            let (tokens, n_prompt) = found.unwrap_or_default();
+        for window in self
+            .plan
+            .windows
+            .iter_mut()
+            .filter(|window| questions.wanted.contains(&window.window))
+        {
+            let prompt_and_answer = answered.remove(&window.window).and_then(Result::ok);
+            n_unanswered += u64::from(prompt_and_answer.is_none());
+            let (tokens, n_prompt) = prompt_and_answer.unwrap_or_default();
             if let Some(prompt) = prompts.list.get_mut(window.window as usize) {
                 // Else the prompt's last row, which predicts the answer, is the first.
                 let is_prompt_scored = window.first_scored + 1 < prompt.n_tokens;
@@ -464,7 +498,9 @@ impl PreparedInput {
                 fill(window, tokens, n_prompt, is_prompt_scored);
             }
         }
-        self.unanswered = why.map(|why| (n_unanswered, why)).filter(|(n, _)| *n > 0);
+        self.unanswered = first_reason
+            .map(|reason| (n_unanswered, reason))
+            .filter(|(n, _)| *n > 0);
         self.plan
             .was_planned_as(planned, self.selection.n_first_rows);
         Ok(())

@@ -70,8 +70,7 @@ impl Templates {
 
     /// The reason why a template was stopped while it rendered, and what to do; `None` where none was.
     pub fn stopped(&self) -> Option<String> {
-        let mut both = self.default.iter().chain(&self.tool_use);
-        both.find_map(|applied| applied.template.stopped())
+        self.all().find_map(|applied| applied.template.stopped())
     }
 
     /// The template for a prompt with these variables.
@@ -87,21 +86,24 @@ impl Templates {
         chosen
     }
 
-    fn each(&self) -> impl Iterator<Item = &AppliedTemplate> {
+    fn all(&self) -> impl Iterator<Item = &AppliedTemplate> {
         self.default.iter().chain(&self.tool_use)
     }
 
     /// The sources of all, one after another.
     pub fn source(&self) -> String {
-        let sources = self.each().map(|applied| &*applied.template.source);
-        sources.collect::<Vec<_>>().join("\n")
+        let sources: Vec<&str> = self
+            .all()
+            .map(|applied| &*applied.template.source)
+            .collect();
+        sources.join("\n")
     }
 
     /// The SHA-256 of the first one that was used.
     pub fn sha256(&self) -> Option<String> {
-        let mut used = self.each().filter(|applied| applied.is_used.get());
-        let first = used.next().or(self.default.as_ref())?;
-        Some(first.template.sha256.clone())
+        let first_used = self.all().find(|applied| applied.is_used.get());
+        let applied = first_used.or(self.default.as_ref())?;
+        Some(applied.template.sha256.clone())
     }
 }
 
@@ -114,14 +116,14 @@ impl AppliedTemplate {
         if let Some(end) = self.end_of_turn.get() {
             return Ok(end.clone());
         }
-        let mut found = None;
-        for after in chat::texts_after_an_answer(&self.template) {
-            found = end_of_turn(&after, model)?;
-            if found.is_some() {
+        let mut end = None;
+        for text_after in chat::texts_after_an_answer(&self.template) {
+            end = end_of_turn(&text_after, model)?;
+            if end.is_some() {
                 break;
             }
         }
-        Ok(self.end_of_turn.get_or_init(|| found).clone())
+        Ok(self.end_of_turn.get_or_init(|| end).clone())
     }
 }
 
@@ -130,25 +132,29 @@ impl AppliedTemplate {
 ///
 /// # Errors
 /// A text that cannot be tokenized.
-pub fn end_of_turn(after: &str, model: &dyn Model) -> Result<Option<String>, EngineError> {
-    let tokens = model.tokenize(after, true)?;
-    let mut pieces = tokens.iter().enumerate();
-    let Some((n_before, end)) = pieces.find(|(_, token)| model.is_end_of_generation(**token))
-    else {
+pub fn end_of_turn(text_after: &str, model: &dyn Model) -> Result<Option<String>, EngineError> {
+    let tokens = model.tokenize(text_after, true)?;
+    let end_token = tokens
+        .iter()
+        .enumerate()
+        .find(|(_, token)| model.is_end_of_generation(**token));
+    let Some((n_before, end_token)) = end_token else {
         return Ok(None);
     };
     let before = model.text(tokens.get(..n_before).unwrap_or_default());
-    let mark = model.text(&[*end]);
-    let found = after.find(&mark).filter(|_| before.trim().is_empty());
-    Ok(found
-        .and_then(|start| after.get(..start + mark.len()))
+    let mark = model.text(&[*end_token]);
+    let mark_start = text_after.find(&mark).filter(|_| before.trim().is_empty());
+    Ok(mark_start
+        .and_then(|start| text_after.get(..start + mark.len()))
         .map(str::to_owned))
 }
 
 /// True if the variable of this name is a list that is not empty.
 pub fn has_items(variables: &Variables, name: &str) -> bool {
-    let mut named = variables.iter().filter(|(other, _)| *other == name);
-    named.any(|(_, json)| {
-        serde_json::from_str(json).is_ok_and(|items: Vec<IgnoredAny>| !items.is_empty())
-    })
+    variables
+        .iter()
+        .filter(|(other, _)| *other == name)
+        .any(|(_, json)| {
+            serde_json::from_str(json).is_ok_and(|items: Vec<IgnoredAny>| !items.is_empty())
+        })
 }

@@ -27,7 +27,7 @@ pub struct RawText {
     /// The name of the group that its windows belong to.
     pub group: Option<String>,
     /// Its path, or its part of the text that comes with `kl`, as messages name it.
-    pub shown: String,
+    pub shown_name: String,
     pub text: Text,
 }
 
@@ -36,7 +36,7 @@ impl RawText {
     pub fn read(named: &NamedText, doubts: &mut Vec<Warning>) -> Result<Vec<Self>> {
         let Some(path) = named.file() else {
             let parts = starter::texts().map(|(group, text)| Self {
-                shown: format!("{STARTER} ({group})"),
+                shown_name: format!("{STARTER} ({group})"),
                 group: Some(group),
                 text,
             });
@@ -44,7 +44,7 @@ impl RawText {
         };
         Ok(vec![Self {
             group: named.group.clone(),
-            shown: path.display().to_string(),
+            shown_name: path.display().to_string(),
             text: read_to_tokenize(path, doubts)?,
         }])
     }
@@ -55,18 +55,22 @@ fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
     let text = read(path, doubts)?;
     let name = path.display();
     if text.text.starts_with('\u{feff}') {
-        let what = format!(
+        let message = format!(
             "{name}: begins with a byte order mark, which the model reads as text; remove its 3 bytes: tail -c +4 {name} > new.txt"
         );
-        doubts.push(Warning::new("byte_order_mark", what));
+        doubts.push(Warning::new("byte_order_mark", message));
     }
-    let n = text.text.matches("\r\n").count();
-    if n > 0 {
-        let end = if n == 1 { "line ends" } else { "lines end" };
-        let what = format!(
-            "{name}: {n} {end} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt"
+    let n_lines = text.text.matches("\r\n").count();
+    if n_lines > 0 {
+        let noun_and_verb = if n_lines == 1 {
+            "line ends"
+        } else {
+            "lines end"
+        };
+        let message = format!(
+            "{name}: {n_lines} {noun_and_verb} with CR LF, as on Windows: the model reads each CR as text; remove them, unless its users' texts have them too: tr -d '\\r' < {name} > new.txt"
         );
-        doubts.push(Warning::new("crlf", what));
+        doubts.push(Warning::new("crlf", message));
     }
     Ok(text)
 }
@@ -74,51 +78,55 @@ fn read_to_tokenize(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
 /// Reads a text from a file, or from standard input for `-`. Doubts bytes that are not UTF-8, which
 /// become U+FFFD.
 pub fn read(path: &Path, doubts: &mut Vec<Warning>) -> Result<Text> {
-    let shown = path.display();
+    let shown_path = path.display();
     let bytes = if path.as_os_str() == "-" {
         read_stream(io::stdin().lock(), "standard input", MAX_TEXT_BYTES)?
     } else {
         read_text(path, MAX_TEXT_BYTES, TOO_LONG)?
     };
     if bytes.is_empty() {
-        bail!("{shown}: is empty: there is nothing to tokenize");
+        bail!("{shown_path}: is empty: there is nothing to tokenize");
     }
-    if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
-        bail!("{shown}: not a text: {}", instead(path, first));
+    if let Some(zero_index) = bytes.iter().position(|&byte| byte == 0) {
+        bail!(
+            "{shown_path}: not a text: {}",
+            instead_of_text(path, zero_index)
+        );
     }
     if bytes.starts_with(map::MAGIC.as_bytes()) {
-        bail!("{shown}: not a text: {}", Found::Map);
+        bail!("{shown_path}: not a text: {}", Found::Map);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let identity = identity_of(name, &bytes);
     let text = String::from_utf8(bytes).unwrap_or_else(|error| {
         let bytes = error.as_bytes();
         let n: usize = bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
-        let are = if n == 1 { "byte is" } else { "bytes are" };
+        let noun_and_verb = if n == 1 { "byte is" } else { "bytes are" };
         let first = error.utf8_error().valid_up_to();
-        let what =
-            format!("{shown}: {n} {are} not UTF-8, the first at byte {first}: read as U+FFFD");
-        doubts.push(Warning::new("not_utf8", what));
+        let message = format!(
+            "{shown_path}: {n} {noun_and_verb} not UTF-8, the first at byte {first}: read as U+FFFD"
+        );
+        doubts.push(Warning::new("not_utf8", message));
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok(Text { text, identity })
 }
 
-/// Names what a file holds in place of a text, and says what to do; `first` is its first byte that
-/// no text has.
-fn instead(path: &Path, first: usize) -> String {
-    let found = Found::look(path);
-    match found {
+/// Names what a file holds in place of a text, and says what to do; `zero_index` is that of its first byte of 0, which
+/// is in no text.
+fn instead_of_text(path: &Path, zero_index: usize) -> String {
+    let kind = Found::look(path);
+    match kind {
         Found::Model => "it is a model; give it to -m".to_owned(),
-        Found::Sidecar => format!("{found}; kl report {} shows it", shell::file(path)),
+        Found::Sidecar => format!("{kind}; kl report {} shows it", shell::file(path)),
         Found::Reference(_) | Found::Unpacked => {
             "it is a reference, which holds its own text; give it to -r".to_owned()
         }
         Found::Gzip => "it is gzip; unpack it with gunzip".to_owned(),
-        Found::Packed(_) | Found::Zip => format!("{found}; unpack it"),
-        Found::Parquet | Found::Pdf => format!("{found}; save what it holds as plain text"),
+        Found::Packed(_) | Found::Zip => format!("{kind}; unpack it"),
+        Found::Parquet | Found::Pdf => format!("{kind}; save what it holds as plain text"),
         _ => format!(
-            "byte {first} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all"
+            "byte {zero_index} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all"
         ),
     }
 }
@@ -138,17 +146,21 @@ pub(super) fn plan(
     let n_ctx = source.text_n_ctx();
     check_stride(source, n_ctx, bos)?;
     let mut input = PreparedInput::new(source, model);
-    let (mut all, mut n_windows) = (Plan::default(), Vec::new());
-    for RawText { shown, text, .. } in &mut raw.texts {
+    let (mut whole_plan, mut n_windows) = (Plan::default(), Vec::new());
+    for RawText {
+        shown_name, text, ..
+    } in &mut raw.texts
+    {
         let n_needed = if selection.in_chunks {
             usize::MAX
         } else {
             tokens_needed(source, bos)
         };
-        let tokens = model.tokenize_start(&text.text, source.parse_special, n_needed);
-        let (tokens, is_whole) = tokens.with_context(|| shown.clone())?;
+        let (tokens, is_whole) = model
+            .tokenize_start(&text.text, source.parse_special, n_needed)
+            .with_context(|| shown_name.clone())?;
         if tokens.len() < 2 {
-            bail!("{shown}: has fewer than two tokens: use a longer text");
+            bail!("{shown_name}: has fewer than two tokens: use a longer text");
         }
         let (plan, wanted, flag) = if selection.in_chunks {
             let plan = input.cut_in_chunks(&tokens, n_ctx, bos);
@@ -159,15 +171,15 @@ pub(super) fn plan(
         };
         if plan.n_rows() == 0 {
             bail!(
-                "{shown}: has {} tokens, too few for a {wanted}: use a longer text, or lower {flag}",
+                "{shown_name}: has {} tokens, too few for a {wanted}: use a longer text, or lower {flag}",
                 tokens.len()
             );
         }
         text.identity.n_tokens = is_whole.then_some(tokens.len() as u64);
         n_windows.push(plan.windows.len() + plan.n_unscored);
-        all.append(plan);
+        whole_plan.append(plan);
     }
-    input.plan = all.limited(selection.max_rows);
+    input.plan = whole_plan.limited(selection.max_rows);
     input.longest_window = longest_window(&input.plan.windows);
     let score = source.score.unwrap_or_default();
     let score = if selection.in_chunks {
@@ -184,11 +196,18 @@ pub(super) fn plan(
         ..input.provenance
     };
     if has_groups(&raw.texts) {
-        let names = raw.texts.iter().filter_map(|of| of.group.as_deref());
-        let of_windows = names.zip(n_windows).flat_map(|(name, n)| repeat_n(name, n));
-        input.groups = Some(Groups::of_each(of_windows));
-        let texts = raw.texts.into_iter();
-        input.provenance.texts = texts.map(|of| of.text.identity).collect();
+        let names_of_windows = raw
+            .texts
+            .iter()
+            .filter_map(|text| text.group.as_deref())
+            .zip(n_windows)
+            .flat_map(|(name, n)| repeat_n(name, n));
+        input.groups = Some(Groups::of_each(names_of_windows));
+        input.provenance.texts = raw
+            .texts
+            .into_iter()
+            .map(|raw_text| raw_text.text.identity)
+            .collect();
     }
     Ok(input)
 }
@@ -214,7 +233,7 @@ fn has_groups(texts: &[RawText]) -> bool {
 ///
 /// The text that comes with `kl` has one name.
 pub(super) fn identity(texts: &[RawText]) -> TextIdentity {
-    let identities = || texts.iter().map(|of| &of.text.identity);
+    let identities = || texts.iter().map(|raw_text| &raw_text.text.identity);
     if !has_groups(texts) {
         return identities().next().cloned().unwrap_or_default();
     }
@@ -225,7 +244,8 @@ pub(super) fn identity(texts: &[RawText]) -> TextIdentity {
         names.push(format!("{group}={}", name.as_deref().unwrap_or_default()));
         lines += &format!("{}  {group}\n", sha256.as_deref().unwrap_or_default());
     }
-    let is_starter = identities().all(|of| of.name.as_deref() == Some(starter::TEXT_NAME));
+    let is_starter =
+        identities().all(|identity| identity.name.as_deref() == Some(starter::TEXT_NAME));
     let name = if is_starter {
         starter::TEXT_NAME.to_owned()
     } else {

@@ -108,10 +108,10 @@ impl Plan {
             0 => 0,
             n => n.saturating_sub(length).div_ceil(stride) + 1,
         };
-        let max = source.max_windows.map_or(usize::MAX, |max| max as usize);
-        let windows = (0..n_windows.min(max)).map(|window| {
-            let rest = tokens.get(window * stride..).unwrap_or_default();
-            let text = rest.get(..length).unwrap_or(rest);
+        let max_windows = source.max_windows.map_or(usize::MAX, |max| max as usize);
+        let windows = (0..n_windows.min(max_windows)).map(|window| {
+            let tokens_left = tokens.get(window * stride..).unwrap_or_default();
+            let text = tokens_left.get(..length).unwrap_or(tokens_left);
             let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
             let first_scored = match source.score.unwrap_or_default() {
                 // The tokens before it were the end of the previous window.
@@ -162,24 +162,24 @@ impl Plan {
     /// The windows of all parts with which this plan would have at most `max_rows` rows: a smaller sample
     /// begins as a larger one does.
     fn sample(&self, max_rows: u64) -> Vec<WindowSpec> {
-        let (whole, mut left) = (self.whole(), max_rows);
+        let (whole, mut n_rows_left) = (self.whole(), max_rows);
         let order = match self.seed {
             Some(_) => (0..whole.len()).collect(),
             None => shuffled(whole.len(), DEFAULT_SEED),
         };
         let mut windows = Vec::new();
         for window in order.into_iter().filter_map(|index| whole.get(index)) {
-            if left == 0 {
+            if n_rows_left == 0 {
                 break;
             }
             let mut window = window.clone();
-            if left < u64::from(window.n_rows) {
-                window.n_rows = left as u32;
+            if n_rows_left < u64::from(window.n_rows) {
+                window.n_rows = n_rows_left as u32;
                 // The token after the last scored row stays, so that its likelihood is still known.
                 let scored_end = window.first_scored + window.n_rows;
                 window.tokens.truncate(scored_end as usize + 1);
             }
-            left -= u64::from(window.n_rows);
+            n_rows_left -= u64::from(window.n_rows);
             windows.push(window);
         }
         windows
@@ -221,10 +221,10 @@ impl Plan {
     /// The first windows of the whole that were planned to have at least `n_rows` rows together; all
     /// of them if they have fewer. They are the same for every part.
     pub fn first(&self, n_rows: u64) -> &[WindowSpec] {
-        let (whole, mut left) = (self.whole(), n_rows);
+        let (whole, mut n_rows_left) = (self.whole(), n_rows);
         let is_wanted = |window: &&WindowSpec| {
-            let is_wanted = left > 0;
-            left = left.saturating_sub(window.n_rows.into());
+            let is_wanted = n_rows_left > 0;
+            n_rows_left = n_rows_left.saturating_sub(window.n_rows.into());
             is_wanted
         };
         let n_first = whole.iter().take_while(is_wanted).count();
@@ -233,15 +233,15 @@ impl Plan {
     }
 
     /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx`
-    /// tokens, each decoded with `bos` in place of its first token, and scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
-    /// whole chunk are left out.
+    /// tokens, each decoded with `bos` in place of its first token, and scored from `n_ctx / 2` to the last position
+    /// that has a next token. Tokens after the last whole chunk are left out.
     pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
         let first_scored = ScoreFrom::Half.first(n_ctx, bos.is_some());
         let window = |(window, chunk): (usize, &[u32])| {
-            let kept = chunk.iter().skip(usize::from(bos.is_some()));
+            let text_tokens = chunk.iter().skip(usize::from(bos.is_some()));
             WindowSpec {
                 window: window as u32,
-                tokens: bos.iter().chain(kept).copied().collect(),
+                tokens: bos.iter().chain(text_tokens).copied().collect(),
                 first_scored,
                 n_rows: n_ctx.saturating_sub(1 + first_scored),
             }
@@ -257,9 +257,12 @@ impl Plan {
 
     /// Most scored rows of a window in the whole plan, even if this is a part of it; where answers were
     /// generated, as it was planned.
-    pub fn most_rows(&self) -> u32 {
-        let n_rows = self.whole().iter().map(|window| window.n_rows);
-        n_rows.max().unwrap_or(0)
+    pub fn max_rows_of_window(&self) -> u32 {
+        self.whole()
+            .iter()
+            .map(|window| window.n_rows)
+            .max()
+            .unwrap_or(0)
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct StateRows<'h> {
     file: Box<NativeReader>,
     states: States,
     head: Mutex<Box<dyn Head + 'h>>,
-    ahead: Mutex<ReadAhead>,
+    read_ahead: Mutex<ReadAhead>,
     n_vocab: usize,
 }
 
@@ -47,7 +47,7 @@ impl<'h> StateRows<'h> {
             file,
             states,
             head: Mutex::new(head),
-            ahead: Mutex::default(),
+            read_ahead: Mutex::default(),
             n_vocab,
         }
     }
@@ -64,7 +64,7 @@ impl<'h> RowSource<'h> for StateRows<'h> {
         spec: &WindowSpec,
         device: Option<&'r DeviceClock>,
     ) -> Box<dyn WindowRows + 'r> {
-        locked(&self.ahead).have_read(&*self.file, 0);
+        locked(&self.read_ahead).note_read(&*self.file, 0);
         let products = HeadProducts {
             source: self,
             window: index,
@@ -76,7 +76,7 @@ impl<'h> RowSource<'h> for StateRows<'h> {
     }
 
     fn expect(&mut self, order: &VecDeque<usize>) {
-        self.ahead = Mutex::new(ReadAhead::of(order));
+        self.read_ahead = Mutex::new(ReadAhead::in_order(order));
     }
 
     fn is_computed(&self) -> bool {
@@ -148,23 +148,27 @@ impl ComputeBatch for HeadProducts<'_, '_> {
             file,
             states,
             head,
-            ahead,
+            read_ahead,
             n_vocab,
         } = self.source;
-        let mut batches = states.row_batches(&self.entry);
-        let found = batches.find(|batch| batch.end as usize > next);
-        let batch = found.ok_or_else(Error::too_few_rows)?;
-        let per_block = file.rows_per_block();
-        let n_read = batch.end / per_block - batch.start / per_block;
+        let batch = states
+            .row_batches(&self.entry)
+            .find(|batch| batch.end as usize > next)
+            .ok_or_else(Error::too_few_rows)?;
+        let rows_per_block = file.rows_per_block();
+        let n_blocks_read = batch.end / rows_per_block - batch.start / rows_per_block;
         let (end, n_skipped) = (batch.end as usize, next - batch.start as usize);
         let states = file.read_states(self.window, batch, &mut self.piece)?;
-        locked(ahead).have_read(&**file, n_read as usize);
+        locked(read_ahead).note_read(&**file, n_blocks_read as usize);
         let mut head = locked(head);
         let call = self.device.map(DeviceClock::begin);
         let logits = head.rows(&states)?;
         drop(call);
-        let computed = logits.chunks_exact((*n_vocab).max(1)).skip(n_skipped);
-        use_rows(&computed.collect::<Vec<_>>());
+        let rows: Vec<&[f32]> = logits
+            .chunks_exact((*n_vocab).max(1))
+            .skip(n_skipped)
+            .collect();
+        use_rows(&rows);
         Ok(end)
     }
 }
@@ -194,11 +198,11 @@ impl ComputeBatch for DecodeCalls<'_, '_> {
             let call = self.device.map(DeviceClock::begin);
             let outputs = context.decode_call(&self.spec, start, true)?;
             drop(call);
-            let before = self.n_decoded;
+            let n_decoded_before = self.n_decoded;
             self.next_call = outputs.next;
             self.n_decoded += outputs.rows.len();
             if self.n_decoded > next {
-                use_rows(&outputs.rows[next - before..]);
+                use_rows(&outputs.rows[next - n_decoded_before..]);
                 return Ok(self.n_decoded);
             }
         }
@@ -221,7 +225,7 @@ struct ComputedRows<C> {
     /// Rows of the window that have been computed, or left out.
     end: usize,
     /// Logits of the rows from `next` to `end`, at the end of those of the last batch.
-    left: Vec<f32>,
+    logits_left: Vec<f32>,
 }
 
 impl<C: ComputeBatch> ComputedRows<C> {
@@ -231,7 +235,7 @@ impl<C: ComputeBatch> ComputedRows<C> {
             n_vocab: n_vocab.max(1),
             next: 0,
             end: 0,
-            left: Vec::new(),
+            logits_left: Vec::new(),
         }
     }
 }
@@ -243,7 +247,7 @@ impl<C: ComputeBatch> WindowRows for ComputedRows<C> {
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
         let n_vocab = self.n_vocab;
-        let (mut in_reading, mut n_used) = (Duration::ZERO, 0);
+        let (mut reading_time, mut n_used) = (Duration::ZERO, 0);
         while n_used < n {
             let use_some = |rows: &[&[f32]]| {
                 let rows = &rows[..rows.len().min(n - n_used)];
@@ -251,29 +255,30 @@ impl<C: ComputeBatch> WindowRows for ComputedRows<C> {
                 use_all(logits, n_vocab, n_used, use_row);
                 rows.len()
             };
-            let mut n_now = 0;
+            let mut n_used_now = 0;
             if self.next < self.end {
-                let first = self.left.len() - (self.end - self.next) * n_vocab;
-                let rows = self.left[first..].chunks_exact(n_vocab);
-                n_now = use_some(&rows.collect::<Vec<_>>());
+                let first = self.logits_left.len() - (self.end - self.next) * n_vocab;
+                let rows = self.logits_left[first..].chunks_exact(n_vocab);
+                n_used_now = use_some(&rows.collect::<Vec<_>>());
             } else {
-                let (started, mut in_use) = (Instant::now(), Duration::ZERO);
-                let mut left = mem::take(&mut self.left);
-                left.clear();
+                let (started, mut use_time) = (Instant::now(), Duration::ZERO);
+                let mut logits_left = mem::take(&mut self.logits_left);
+                logits_left.clear();
                 self.end = self.batches.compute(self.next, &mut |rows| {
                     let started = Instant::now();
-                    n_now = use_some(rows);
-                    in_use = started.elapsed();
-                    let later = rows[n_now..].iter();
-                    later.for_each(|row| left.extend_from_slice(row));
+                    n_used_now = use_some(rows);
+                    use_time = started.elapsed();
+                    for row in &rows[n_used_now..] {
+                        logits_left.extend_from_slice(row);
+                    }
                 })?;
-                self.left = left;
-                in_reading += started.elapsed().saturating_sub(in_use);
+                self.logits_left = logits_left;
+                reading_time += started.elapsed().saturating_sub(use_time);
             }
-            self.next += n_now;
-            n_used += n_now;
+            self.next += n_used_now;
+            n_used += n_used_now;
         }
-        Ok(in_reading)
+        Ok(reading_time)
     }
 }
 
@@ -283,7 +288,7 @@ const WRONG_KLD: f64 = 0.1;
 
 /// Computes the rows that the file also holds as the model gave them, each in its batch, and compares
 /// both.
-pub(super) fn check(
+pub(super) fn check_computed_rows(
     path: &str,
     file: &NativeReader,
     states: &States,
@@ -291,25 +296,31 @@ pub(super) fn check(
     head: &mut dyn Head,
 ) -> Result<RowsHere, Error> {
     let mut error = RowError::default();
-    let own = file.check_rows()?;
+    let stored_rows = file.check_rows()?;
     let mut piece = None;
     for (i, window) in windows.iter().enumerate() {
-        for group in states.row_batches(window) {
-            let column = |(row, own): (&CheckRow, _)| {
+        for batch in states.row_batches(window) {
+            let column_in_batch = |row: &CheckRow| {
                 let index = row.position.checked_sub(window.first_scored)?;
-                let is_here = row.window == window.window && group.contains(&index);
-                is_here.then(|| ((index - group.start) as usize, own))
+                let is_in_batch = row.window == window.window && batch.contains(&index);
+                is_in_batch.then(|| (index - batch.start) as usize)
             };
-            let rows = states.check.rows.iter().zip(&own);
-            let of_group: Vec<_> = rows.filter_map(column).collect();
-            if of_group.is_empty() {
+            let rows_of_batch: Vec<_> = states
+                .check
+                .rows
+                .iter()
+                .zip(&stored_rows)
+                .filter_map(|(row, stored)| Some((column_in_batch(row)?, stored)))
+                .collect();
+            if rows_of_batch.is_empty() {
                 continue;
             }
-            let computed = head.rows(&file.read_states(i, group, &mut piece)?)?;
-            for (column, own) in of_group {
-                let again = &computed[column * own.len()..][..own.len()];
-                let compared = RowError::each(&[own], again).into_iter();
-                compared.for_each(|row| error += row);
+            let computed = head.rows(&file.read_states(i, batch, &mut piece)?)?;
+            for (column, stored) in rows_of_batch {
+                let computed_row = &computed[column * stored.len()..][..stored.len()];
+                for row_error in RowError::each(&[stored], computed_row) {
+                    error += row_error;
+                }
             }
         }
     }

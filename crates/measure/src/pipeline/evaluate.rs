@@ -39,14 +39,14 @@ pub fn evaluate<M: Send>(
     mut on_step: impl FnMut(Step<ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     // A stream has one window open at a time.
-    let at_most = if reference.is_stream() { 1 } else { usize::MAX };
+    let max_windows = if reference.is_stream() { 1 } else { usize::MAX };
     let sources = Sources {
-        n: sources.n.min(at_most),
-        n_windows: sources.n_windows.min(at_most),
+        n: sources.n.min(max_windows),
+        n_windows: sources.n_windows.min(max_windows),
         ..sources
     };
     let device = sources.device.clone();
-    let next = || {
+    let next_scoring = || {
         let window = reference.next_window()?;
         Ok(window.map(|window| Scoring {
             reference,
@@ -61,20 +61,20 @@ pub fn evaluate<M: Send>(
         }))
     };
     // The last window may bring more rows than are wanted.
-    let mut rows_left = reference.max_rows;
-    let timing = in_turn(sources, next, |step| match step {
+    let mut n_rows_left = reference.max_rows;
+    let timing = in_turn(sources, next_scoring, |step| match step {
         Step::Rows(n) => on_step(Step::Rows(n)),
         Step::Window(mut scored) => {
-            let n_rows = usize::try_from(rows_left).unwrap_or(usize::MAX);
+            let n_rows = usize::try_from(n_rows_left).unwrap_or(usize::MAX);
             scored.records.truncate(n_rows);
             scored.measured.truncate(n_rows);
-            rows_left -= scored.records.len() as u64;
+            n_rows_left -= scored.records.len() as u64;
             on_step(Step::Window(scored))
         }
     })?;
-    let (cpu, file) = reference.waits(&timing);
+    let (cpu_time, file_time) = reference.waits(&timing);
     Ok(Timing {
-        device: device.and_then(|device| device.time(cpu, file)),
+        device: device.and_then(|device| device.time(cpu_time, file_time)),
         ..timing
     })
 }
@@ -99,13 +99,16 @@ impl<M: Send, F: Fn(&RowPair<'_>) -> M + Sync> RowSink for Scoring<'_, '_, M, F>
     fn begin(&mut self, n_vocab: usize, is_floored: bool) -> Result<(), Error> {
         self.is_floored = is_floored;
         let WindowSpec { window, tokens, .. } = &self.window.spec;
-        let unknown = tokens.iter().position(|&token| token as usize >= n_vocab);
-        unknown.map_or(Ok(()), |position| {
-            let token = tokens[position];
-            Err(Error::Reference(format!(
+        let unknown_token = tokens
+            .iter()
+            .enumerate()
+            .find(|&(_, &token)| token as usize >= n_vocab);
+        match unknown_token {
+            Some((position, token)) => Err(Error::Reference(format!(
                 "window {window}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary"
-            )))
-        })
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
@@ -114,15 +117,17 @@ impl<M: Send, F: Fn(&RowPair<'_>) -> M + Sync> RowSink for Scoring<'_, '_, M, F>
         let first = self.window.spec.first_scored as usize + self.scored.records.len();
         let (window, tokens) = (self.window.spec.window, &self.scored.tokens);
         let scores = self.window.map(rows.len(), |i, row| {
-            let (whole, position) = (rows[i], first + i);
-            let eval = whole.get(..n_entries).unwrap_or(whole);
+            let (whole_row, position) = (rows[i], first + i);
+            let eval = whole_row.get(..n_entries).unwrap_or(whole_row);
             let next = tokens.get(position + 1).copied();
             let pair = RowPair {
                 reference: row.first(n_entries),
                 eval,
                 next: next.filter(|&next| (next as usize) < eval.len()),
                 ref_floor: ref_is_floored.then(|| floor(row)).flatten(),
-                eval_floor: eval_is_floored.then(|| floor(Row::F32(whole))).flatten(),
+                eval_floor: eval_is_floored
+                    .then(|| floor(Row::F32(whole_row)))
+                    .flatten(),
             };
             let record = TokenRecord {
                 window,
@@ -139,7 +144,7 @@ impl<M: Send, F: Fn(&RowPair<'_>) -> M + Sync> RowSink for Scoring<'_, '_, M, F>
     }
 
     fn waited(&self) -> Duration {
-        self.window.in_reading
+        self.window.reading_time
     }
 
     fn finish(self) -> Result<ScoredWindow<M>, Error> {

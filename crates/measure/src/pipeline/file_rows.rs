@@ -13,8 +13,8 @@ pub struct FileRows<'r, 'h> {
     rows: &'r ReferenceRows<'h>,
     /// Its own windows, by the number of the window that is asked for, where they differ.
     windows: HashMap<u32, WindowSpec>,
-    /// The memory of logits.
-    used: Pool<Vec<f32>>,
+    /// Logits whose memory can be used again.
+    memory: Pool<Vec<f32>>,
 }
 
 impl<'r, 'h> FileRows<'r, 'h> {
@@ -24,7 +24,7 @@ impl<'r, 'h> FileRows<'r, 'h> {
         Self {
             rows,
             windows,
-            used: Pool::default(),
+            memory: Pool::default(),
         }
     }
 }
@@ -43,17 +43,20 @@ impl LogitSource for FileRows<'_, '_> {
     fn decode(&mut self, windows: &[&WindowSpec], sink: &mut UseRows<'_>) -> Result<(), Error> {
         for (i, window) in windows.iter().enumerate() {
             let wanted = self.windows.get(&window.window).unwrap_or(window);
-            let mut found = self.rows.find(wanted.window)?;
-            let (spec, n_rows) = (&found.spec, wanted.n_rows);
-            let n_before = wanted.first_scored.checked_sub(spec.first_scored);
-            let Some(n_before) = n_before.filter(|n_before| n_before + n_rows <= spec.n_rows)
-            else {
-                let found = format!("different rows for window {} than before", wanted.window);
-                return Err(Error::inconsistent(&found));
+            let mut open_window = self.rows.find(wanted.window)?;
+            let (spec, n_rows) = (&open_window.spec, wanted.n_rows);
+            let n_rows_before = wanted
+                .first_scored
+                .checked_sub(spec.first_scored)
+                .filter(|n_rows_before| n_rows_before + n_rows <= spec.n_rows);
+            let Some(n_rows_before) = n_rows_before else {
+                let contents = format!("different rows for window {} than before", wanted.window);
+                return Err(Error::inconsistent(&contents));
             };
-            found.rows.skip(n_before as usize);
-            let hand_out = |rows: &[&[f32]]| sink(i, rows);
-            found.logits(n_rows as usize, self.n_vocab(), &self.used, hand_out)?;
+            open_window.rows.skip(n_rows_before as usize);
+            open_window.logits(n_rows as usize, self.n_vocab(), &self.memory, |rows| {
+                sink(i, rows)
+            })?;
         }
         Ok(())
     }

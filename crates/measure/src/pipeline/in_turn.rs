@@ -47,20 +47,20 @@ impl LogitSource for Box<dyn Decoder + '_> {
         while let Some(window) = windows.get(next) {
             let n = self.n_together(&windows[next..]).max(1);
             if n == 1 {
-                let mut start = Some(0);
-                while let Some(at) = start {
-                    let outputs = self.decode_call(window, at, true)?;
+                let mut next_call = Some(0);
+                while let Some(start) = next_call {
+                    let outputs = self.decode_call(window, start, true)?;
                     sink(next, &outputs.rows)?;
-                    start = outputs.next;
+                    next_call = outputs.next;
                 }
             } else {
-                let together = &windows[next..next + n];
-                let rows = self.decode_together(together)?;
-                let mut left = rows.as_slice();
-                for (i, window) in (next..).zip(together) {
-                    let (own, others) = left.split_at(window.n_rows as usize);
-                    sink(i, own)?;
-                    left = others;
+                let windows_together = &windows[next..next + n];
+                let rows = self.decode_together(windows_together)?;
+                let mut rows_left = rows.as_slice();
+                for (i, window) in (next..).zip(windows_together) {
+                    let (own_rows, later_rows) = rows_left.split_at(window.n_rows as usize);
+                    sink(i, own_rows)?;
+                    rows_left = later_rows;
                 }
             }
             next += n;
@@ -145,14 +145,15 @@ pub(super) fn in_turn<K: RowSink>(
 ) -> Result<Timing, Error> {
     let (n, n_windows) = (sources.n, sources.n_windows.max(1));
     // One lock for taking windows and numbering them, so that numbers follow `next`.
-    let numbered = Mutex::new(0u64);
+    let n_taken = Mutex::new(0u64);
     let next_windows = || {
-        let mut numbered = locked(&numbered);
-        let sinks = std::iter::from_fn(|| next().transpose()).take(n_windows);
-        let taken: Vec<K> = sinks.collect::<Result<_, _>>()?;
-        let first = *numbered;
-        *numbered += taken.len() as u64;
-        Ok((first, taken))
+        let mut n_taken = locked(&n_taken);
+        let sinks: Vec<K> = std::iter::from_fn(|| next().transpose())
+            .take(n_windows)
+            .collect::<Result<_, _>>()?;
+        let first = *n_taken;
+        *n_taken += sinks.len() as u64;
+        Ok((first, sinks))
     };
     // One source is created after the other: if memory is short, the first gets all that it needs.
     let make = Mutex::new(&sources.make);
@@ -167,21 +168,20 @@ pub(super) fn in_turn<K: RowSink>(
             ..Timing::default()
         };
         // The caller waits for all windows in order, so it must hear of a panic, which is printed.
-        let working = || work(&mut *source, &next_windows, device, &reports, &mut timing);
-        let done = catch_unwind(AssertUnwindSafe(working)).unwrap_or(Err(Error::WorkerLost));
-        if let Err(error) = done {
+        let work_on_all = || work(&mut *source, &next_windows, device, &reports, &mut timing);
+        let result = catch_unwind(AssertUnwindSafe(work_on_all)).unwrap_or(Err(Error::WorkerLost));
+        if let Err(error) = result {
             let _ = reports.send(Err(error));
         }
         timing.core_wait = core_wait();
         Ok::<_, Error>(timing)
     };
     let run = &run;
-    let (reported, ended) = std::thread::scope(|scope| {
+    let (reported, results) = std::thread::scope(|scope| {
         let (sender, reports) = sync_channel(2 * n);
-        let senders = std::iter::repeat_n(sender, n);
         let mut workers = Vec::new();
-        for to in senders {
-            match threads::spawn_scoped(scope, None, move || run(to)) {
+        for sender in std::iter::repeat_n(sender, n) {
+            match threads::spawn_scoped(scope, None, move || run(sender)) {
                 Ok(worker) => workers.push(worker),
                 Err(cause) if workers.is_empty() => return Err(cause),
                 // The others do its work.
@@ -189,14 +189,14 @@ pub(super) fn in_turn<K: RowSink>(
             }
         }
         // On an error, the receiver is dropped, and the others stop at their next report.
-        let reported = in_order(reports, on_step);
-        let ended = workers.into_iter().map(|worker| worker.join());
-        Ok((reported, ended.collect::<Result<Vec<_>, _>>()))
+        let reported = pass_in_order(reports, on_step);
+        let results: Result<Vec<_>, _> = workers.into_iter().map(|worker| worker.join()).collect();
+        Ok((reported, results))
     })?;
     if !matches!(reported, Err(Error::Enough)) {
         reported?;
     }
-    let (worked, mut refused): (Vec<_>, Vec<_>) = ended
+    let (worked, mut refused): (Vec<_>, Vec<_>) = results
         .map_err(|_| Error::WorkerLost)?
         .into_iter()
         .partition(Result::is_ok);
@@ -231,21 +231,22 @@ fn work<K: RowSink>(
         for sink in &mut sinks {
             sink.begin(source.n_vocab(), source.is_floored())?;
         }
-        let (before, started, mut in_sinks) = (waited(&sinks), Instant::now(), Duration::ZERO);
+        let (started, mut sink_time) = (Instant::now(), Duration::ZERO);
+        let waited_before = waited(&sinks);
         let mut call = device.map(DeviceClock::begin);
         source.decode(&windows.iter().collect::<Vec<_>>(), &mut |i, rows| {
             // The device idles while rows are used.
             call = None;
             let push_started = Instant::now();
             sinks[i].push(rows)?;
-            in_sinks += push_started.elapsed();
+            sink_time += push_started.elapsed();
             tell(reports, Step::Rows(rows.len()))?;
             call = device.map(DeviceClock::begin);
             Ok(())
         })?;
         drop(call);
-        timing.decode += started.elapsed().saturating_sub(in_sinks);
-        timing.score += in_sinks.saturating_sub(waited(&sinks) - before);
+        timing.decode += started.elapsed().saturating_sub(sink_time);
+        timing.score += sink_time.saturating_sub(waited(&sinks) - waited_before);
         timing.read += waited(&sinks);
         for (number, sink) in (first..).zip(sinks) {
             tell(reports, Step::Window((number, sink.finish()?)))?;
@@ -262,19 +263,19 @@ fn tell<T>(
 }
 
 /// Passes reports on to the caller, those on windows in their order.
-fn in_order<T>(
+fn pass_in_order<T>(
     reports: Receiver<Result<WorkerReport<T>, Error>>,
     mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (mut early, mut next) = (BTreeMap::new(), 0);
+    let (mut early_windows, mut next) = (BTreeMap::new(), 0);
     for report in reports {
         match report? {
             Step::Rows(n) => on_step(Step::Rows(n))?,
-            Step::Window((number, done)) => _ = early.insert(number, done),
+            Step::Window((number, window)) => _ = early_windows.insert(number, window),
         }
-        while let Some(done) = early.remove(&next) {
+        while let Some(window) = early_windows.remove(&next) {
             next += 1;
-            on_step(Step::Window(done))?;
+            on_step(Step::Window(window))?;
         }
     }
     Ok(())

@@ -33,18 +33,18 @@ impl KeptRows {
         windows: Vec<WindowSpec>,
         mut on_rows: impl FnMut(usize) -> Result<(), Error>,
     ) -> Result<(Self, Timing), Error> {
-        let left = Mutex::new(windows.iter());
+        let windows_left = Mutex::new(windows.iter());
         let mut kept = Self::default();
-        let next = || {
-            let next = locked(&left).next();
-            Ok(next.map(|window| Keeping {
+        let next_window = || {
+            let window = locked(&windows_left).next();
+            Ok(window.map(|window| CopiedWindow {
                 window,
                 logits: Vec::new(),
                 n_vocab: 0,
                 is_floored: false,
             }))
         };
-        let timing = in_turn(sources, next, |step| match step {
+        let timing = in_turn(sources, next_window, |step| match step {
             Step::Rows(n) => on_rows(n),
             Step::Window(window) => {
                 kept.logits.push(window.logits);
@@ -81,14 +81,14 @@ impl RowSource<'_> for &KeptRows {
 }
 
 /// A window whose rows are copied as they come.
-struct Keeping<'w> {
+struct CopiedWindow<'w> {
     window: &'w WindowSpec,
     logits: Vec<f32>,
     n_vocab: usize,
     is_floored: bool,
 }
 
-impl RowSink for Keeping<'_> {
+impl RowSink for CopiedWindow<'_> {
     type Done = Self;
 
     fn window(&self) -> &WindowSpec {
@@ -103,8 +103,9 @@ impl RowSink for Keeping<'_> {
     }
 
     fn push(&mut self, rows: &[&[f32]]) -> Result<(), Error> {
-        rows.iter()
-            .for_each(|row| self.logits.extend_from_slice(row));
+        for row in rows {
+            self.logits.extend_from_slice(row);
+        }
         Ok(())
     }
 
@@ -125,10 +126,12 @@ impl WindowRows for KeptWindow<'_> {
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
-        let next = self.logits.split_at_checked(n * self.n_vocab);
-        let (next, later) = next.ok_or_else(Error::too_few_rows)?;
-        self.logits = later;
-        let rows = next.par_chunks_exact(self.n_vocab).map(Row::F32);
+        let (next_logits, later_logits) = self
+            .logits
+            .split_at_checked(n * self.n_vocab)
+            .ok_or_else(Error::too_few_rows)?;
+        self.logits = later_logits;
+        let rows = next_logits.par_chunks_exact(self.n_vocab).map(Row::F32);
         use_all(rows, self.n_vocab, 0, use_row);
         Ok(Duration::ZERO)
     }

@@ -76,9 +76,9 @@ pub enum Error {
 
 impl Error {
     /// The error for a file that holds something else than it states.
-    fn inconsistent(found: &str) -> Self {
+    fn inconsistent(contents: &str) -> Self {
         Self::Reference(format!(
-            "the reference gives {found}: it is damaged, or has changed while it was read"
+            "the reference gives {contents}: it is damaged, or has changed while it was read"
         ))
     }
 
@@ -129,7 +129,7 @@ fn rows_per_task(n_vocab: usize) -> usize {
 
 /// The number of pieces that may be under way between a file and the model: enough for every core
 /// to have one while as many wait.
-fn depth() -> usize {
+fn max_pieces() -> usize {
     2 * rayon::current_num_threads() + 2
 }
 

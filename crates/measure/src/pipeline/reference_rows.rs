@@ -12,10 +12,10 @@ use kl_engine::{EngineError, Head};
 use kl_formats::{Reference, Row, Rows, Shard, States, TokenRecord, Values, WindowSpec, n_rows};
 use kl_report::RowsHere;
 
-use super::computed_rows::{FreeContexts, ModelRows, StateRows, check};
+use super::computed_rows::{FreeContexts, ModelRows, StateRows, check_computed_rows};
 use super::kept_rows::KeptRows;
 use super::row_source::{RowSource, ShouldStop, WindowRows};
-use super::selection::{Part, choose_windows, count, rows_per_window, sample};
+use super::selection::{Part, choose_windows, count_rows, rows_per_window, sample};
 use super::stored_rows::StoredRows;
 use super::stream::Stream;
 use super::timing::{DeviceClock, Timing};
@@ -56,7 +56,7 @@ pub struct ReferenceRows<'h> {
     /// too: the softmax of a part is a distribution again.
     pub n_entries: usize,
     /// Where the rows of hidden states are computed.
-    pub here: Option<RowsHere>,
+    pub rows_here: Option<RowsHere>,
 }
 
 /// One window, whose rows are compared with the model's as those come.
@@ -64,65 +64,64 @@ pub(super) struct OpenWindow<'r> {
     pub(super) spec: WindowSpec,
     pub(super) rows: Box<dyn WindowRows + 'r>,
     /// The part of its caller's time that reading has taken.
-    pub(super) in_reading: Duration,
+    pub(super) reading_time: Duration,
 }
 
 impl OpenWindow<'_> {
-    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
+    /// Applies `value_of_row` to the next `n` rows, each with its index among them, on all cores.
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
-        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+        value_of_row: impl Fn(usize, Row<'_>) -> T + Sync,
     ) -> Result<Vec<T>, Error> {
         // Rows come in any order, and on several cores.
-        let made: Vec<Mutex<Option<T>>> = iter::repeat_with(Mutex::default).take(n).collect();
-        self.in_reading += self.rows.each(n, &|i, row| {
-            *locked(&made[i]) = Some(of_row(i, row));
+        let values: Vec<Mutex<Option<T>>> = iter::repeat_with(Mutex::default).take(n).collect();
+        self.reading_time += self.rows.each(n, &|i, row| {
+            *locked(&values[i]) = Some(value_of_row(i, row));
         })?;
-        let values = made.into_iter().map(into_inner);
         values
+            .into_iter()
+            .map(into_inner)
             .collect::<Option<_>>()
             .ok_or_else(Error::too_few_rows)
     }
 
     /// Hands `sink` the logits of the next `n` rows, each of `n_vocab` entries, a bounded number at a
-    /// time: decoded on all cores in memory of `used`.
+    /// time: decoded on all cores in memory of `memory`.
     pub(super) fn logits(
         &mut self,
         n: usize,
         n_vocab: usize,
-        used: &Pool<Vec<f32>>,
+        memory: &Pool<Vec<f32>>,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let at_once = (BYTES_AT_ONCE / (4 * n_vocab).max(1)).max(1);
-        for first in (0..n).step_by(at_once) {
-            let decoded = self.map(at_once.min(n - first), |_, row| {
-                let mut logits = locked(used).pop().unwrap_or_default();
+        let n_at_once = (BYTES_AT_ONCE / (4 * n_vocab).max(1)).max(1);
+        for first in (0..n).step_by(n_at_once) {
+            let decoded = self.map(n_at_once.min(n - first), |_, row| {
+                let mut logits = locked(memory).pop().unwrap_or_default();
                 logits.resize(row.len(), 0.0);
                 row.decode_into(&mut logits);
                 logits
             })?;
             sink(&decoded.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-            decoded
-                .into_iter()
-                .for_each(|logits| locked(used).push(logits));
+            locked(memory).extend(decoded);
         }
         Ok(())
     }
 }
 
 impl<'h> ReferenceRows<'h> {
-    /// Opens the rows of `reference`. Where it holds hidden states, `make` prepares the head that
+    /// Opens the rows of `reference`. Where it holds hidden states, `load_head` prepares the head that
     /// makes rows of them, and a check shows whether it makes the right ones.
     ///
     /// # Errors
-    /// Those of `make` and of the file; hidden states that give other rows than their model.
+    /// Those of `load_head` and of the file; hidden states that give other rows than their model.
     pub fn open(
         reference: Reference,
-        make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
+        load_head: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     ) -> Result<Self, Error> {
         let rows_per_window = rows_per_window(&reference);
-        let all = rows_per_window.as_ref().map_or(0, Vec::len);
+        let n_listed = rows_per_window.as_ref().map_or(0, Vec::len);
         let about = reference.about();
         let n_vocab = about.n_vocab as usize;
         let n_windows = about.n_windows.map(u64::from);
@@ -132,7 +131,7 @@ impl<'h> ReferenceRows<'h> {
         let windows = reference.windows().unwrap_or_default().to_vec();
         let path = reference.path().display().to_string();
         let contexts = FreeContexts::default();
-        let mut here = None;
+        let mut rows_here = None;
         let source: Box<dyn RowSource<'h> + 'h> = match reference.into_rows() {
             Rows::Blocks(blocks) => Box::new(StoredRows::new(blocks)),
             Rows::Stream(reader) => Box::new(Mutex::new(Stream::new(reader, n_vocab)?)),
@@ -142,16 +141,19 @@ impl<'h> ReferenceRows<'h> {
                 n_vocab,
             }),
             Rows::States(file, states) => {
-                let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
-                    // The file's own error has its path.
-                    EngineError::ReadHead(error)
-                        if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
-                    {
-                        Error::Reference(error.to_string())
-                    }
-                    cause => Error::Reference(format!("{path}: {cause}")),
-                })?;
-                here = Some(check(&path, &file, &states, &windows, &mut *head)?);
+                let mut head =
+                    load_head(&states, &mut *file.head()).map_err(|cause| match cause {
+                        // The file's own error has its path.
+                        EngineError::ReadHead(error)
+                            if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
+                        {
+                            Error::Reference(error.to_string())
+                        }
+                        cause => Error::Reference(format!("{path}: {cause}")),
+                    })?;
+                rows_here = Some(check_computed_rows(
+                    &path, &file, &states, &windows, &mut *head,
+                )?);
                 Box::new(StateRows::new(file, states, head, n_vocab))
             }
         };
@@ -162,10 +164,10 @@ impl<'h> ReferenceRows<'h> {
             is_floored,
             rows_per_window,
             contexts,
-            here,
+            rows_here,
             ..Self::new(source, n_vocab)
         };
-        Ok(rows.at((0..all).collect()))
+        Ok(rows.with_order((0..n_listed).collect()))
     }
 
     /// The rows of these windows, by their indices, of those that are in memory.
@@ -177,7 +179,7 @@ impl<'h> ReferenceRows<'h> {
             is_floored: rows.is_floored,
             ..Self::new(Box::new(rows), rows.n_vocab)
         };
-        kept.at(windows.collect())
+        kept.with_order(windows.collect())
     }
 
     fn new(source: Box<dyn RowSource<'h> + 'h>, n_vocab: usize) -> Self {
@@ -195,7 +197,7 @@ impl<'h> ReferenceRows<'h> {
             n_rows: None,
             max_rows: u64::MAX,
             n_entries: usize::MAX,
-            here: None,
+            rows_here: None,
         }
     }
 
@@ -214,15 +216,15 @@ impl<'h> ReferenceRows<'h> {
             choose_windows(rows, self.is_shuffled, max_rows)
         };
         if let Some(shard) = shard {
-            let excess = count(rows, &order).saturating_sub(shard.n_rows);
+            let excess = count_rows(rows, &order).saturating_sub(shard.n_rows);
             let last = order.last().copied();
             order = Part::from(shard).keep(order);
             // Only the last window of all is cut short.
             let is_cut = order.last().copied() == last;
-            max_rows = count(rows, &order).saturating_sub(if is_cut { excess } else { 0 });
+            max_rows = count_rows(rows, &order).saturating_sub(if is_cut { excess } else { 0 });
         }
         let (n_windows, n_rows) = match &self.rows_per_window {
-            Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
+            Some(rows) => (Some(order.len() as u64), Some(count_rows(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
         if let Some(stream) = self.source.as_stream() {
@@ -232,7 +234,7 @@ impl<'h> ReferenceRows<'h> {
             n_windows,
             n_rows,
             max_rows,
-            ..self.at(order)
+            ..self.with_order(order)
         }
     }
 
@@ -252,12 +254,12 @@ impl<'h> ReferenceRows<'h> {
             n_rows: Some(n_rows),
             wanted: Some(Mutex::new(windows.into())),
             max_rows: max_rows.unwrap_or(u64::MAX),
-            ..self.at(indices)
+            ..self.with_order(indices)
         }
     }
 
     /// Reads the windows at these indices, in their order; a stream keeps its own.
-    pub fn at(mut self, indices: Vec<usize>) -> Self {
+    pub fn with_order(mut self, indices: Vec<usize>) -> Self {
         self.set_order(indices.into());
         self
     }
@@ -283,8 +285,8 @@ impl<'h> ReferenceRows<'h> {
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
     /// how many it has.
     pub fn n_scored(&self) -> Option<u64> {
-        let most = Some(self.max_rows).filter(|&n| n < u64::MAX);
-        self.n_rows.map(|n| n.min(self.max_rows)).or(most)
+        let limit = Some(self.max_rows).filter(|&n| n < u64::MAX);
+        self.n_rows.map(|n| n.min(self.max_rows)).or(limit)
     }
 
     /// Leaves out the first windows, as long as `records`, which an earlier run over the same rows
@@ -306,18 +308,18 @@ impl<'h> ReferenceRows<'h> {
                 .map(|record| (record.window, record.position));
             let expected = (spec.first_scored..).map(|position| (spec.window, position));
             if !positions.eq(expected.take(n_rows)) {
-                let found = format!(
+                let contents = format!(
                     "other positions of window {} than were measured",
                     spec.window
                 );
-                return Err(Error::inconsistent(&found));
+                return Err(Error::inconsistent(&contents));
             }
             self.next_spec(true)?;
             n_kept += n_rows;
             n_windows += 1;
         }
-        let left = std::mem::take(&mut *locked(&self.order));
-        self.set_order(left);
+        let order_left = std::mem::take(&mut *locked(&self.order));
+        self.set_order(order_left);
         self.n_windows = self.n_windows.map(|n| n.saturating_sub(n_windows));
         self.n_rows = self.n_rows.map(|n| n.saturating_sub(n_kept as u64));
         self.max_rows -= n_kept as u64;
@@ -373,11 +375,12 @@ impl<'h> ReferenceRows<'h> {
         Err(Error::inconsistent(&format!("no window {number}")))
     }
 
+    /// Opens the window that comes next in the file's order.
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let started = Instant::now();
         let next = self.next_spec(true)?;
         Ok(next.map(|(index, spec)| OpenWindow {
-            in_reading: started.elapsed(),
+            reading_time: started.elapsed(),
             rows: self.source.open(index, &spec, self.device.as_ref()),
             spec,
         }))

@@ -40,8 +40,11 @@ impl Part {
 
     /// Keeps this part's windows; `windows` are those of the whole, in order.
     pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
-        let from = windows.into_iter().skip(self.index as usize);
-        from.step_by(self.count as usize).collect()
+        windows
+            .into_iter()
+            .skip(self.index as usize)
+            .step_by(self.count as usize)
+            .collect()
     }
 
     /// True if the window with this index among all windows belongs to this part.
@@ -98,19 +101,19 @@ pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     let rows = rows_per_window(reference)?;
     let order = choose_windows(&rows, reference.is_shuffled(), max_rows.unwrap_or(u64::MAX));
-    let n_rows = count(&rows, &order);
+    let n_rows = count_rows(&rows, &order);
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
 }
 
 /// Counts the rows of the windows of `order`.
-pub(super) fn count(rows: &[u32], order: &[usize]) -> u64 {
+pub(super) fn count_rows(rows: &[u32], order: &[usize]) -> u64 {
     order.iter().map(|&i| u64::from(rows[i])).sum()
 }
 
 /// Lists the number of rows of each window, in the order of the file, if the file has a list of them.
 pub(super) fn rows_per_window(reference: &Reference) -> Option<Vec<u32>> {
-    let n_rows = reference.windows()?.iter().map(|window| window.n_rows);
-    Some(n_rows.collect())
+    let windows = reference.windows()?;
+    Some(windows.iter().map(|window| window.n_rows).collect())
 }
 
 /// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has. One without rows is

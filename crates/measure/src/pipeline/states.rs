@@ -56,12 +56,12 @@ impl<'m> StateSource<'m> {
 
     /// Counts those of these windows, and their rows, that need not be decoded any more.
     pub fn known_among(&self, windows: &[WindowSpec]) -> (u64, u64) {
-        let known = windows
+        windows
             .iter()
-            .filter(|window| self.known.contains_key(&window.window));
-        known.fold((0, 0), |(n, rows), window| {
-            (n + 1, rows + u64::from(window.n_rows))
-        })
+            .filter(|window| self.known.contains_key(&window.window))
+            .fold((0, 0), |(n_windows, n_rows), window| {
+                (n_windows + 1, n_rows + u64::from(window.n_rows))
+            })
     }
 
     /// Finds the smallest type of states that gives the model's own rows to the bit in all of these
@@ -77,23 +77,23 @@ impl<'m> StateSource<'m> {
         other_sizes: &BTreeSet<usize>,
         mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
     ) -> Result<bool, Error> {
-        let mut left = STATE_TYPES
+        let mut types_left = STATE_TYPES
             .map(|state_type| (state_type, RowError::default()))
             .to_vec();
         let mut all_states = Vec::new();
         for spec in windows {
             let (window, mut position) = (spec.window, spec.first_scored);
-            let (mut of_window, mut start) = (Vec::new(), Some(0));
-            while let Some(at) = start {
-                let outputs = self.decoder.decode_call(spec, at, true)?;
-                for (state_type, compared) in &mut left {
-                    for row in compare(&mut *self.head, &outputs, *state_type)? {
-                        *compared += row;
+            let (mut window_states, mut next_call) = (Vec::new(), Some(0));
+            while let Some(start) = next_call {
+                let outputs = self.decoder.decode_call(spec, start, true)?;
+                for (state_type, error) in &mut types_left {
+                    for row_error in compare_all(&mut *self.head, &outputs, *state_type)? {
+                        *error += row_error;
                     }
-                    self.checked = *compared;
+                    self.checked = *error;
                 }
-                left.retain(|(_, compared)| compared.is_exact());
-                if left.is_empty() {
+                types_left.retain(|(_, error)| error.is_exact());
+                if types_left.is_empty() {
                     return Ok(false);
                 }
                 for row in &outputs.rows {
@@ -105,23 +105,29 @@ impl<'m> StateSource<'m> {
                     position += 1;
                 }
                 on_step(Step::Rows(outputs.rows.len()))?;
-                of_window.extend(outputs.states);
-                start = outputs.next;
+                window_states.extend(outputs.states);
+                next_call = outputs.next;
             }
-            all_states.extend_from_slice(&of_window);
-            self.known.insert(window, of_window);
+            all_states.extend_from_slice(&window_states);
+            self.known.insert(window, window_states);
             on_step(Step::Window(spec))?;
         }
         let n_embd = self.states.n_embd as usize;
-        try_sizes(&mut *self.head, &mut left, other_sizes, n_embd, &all_states)?;
-        let Some(&(state_type, compared)) = left.first() else {
+        drop_changed_types(
+            &mut *self.head,
+            &mut types_left,
+            other_sizes,
+            n_embd,
+            &all_states,
+        )?;
+        let Some(&(state_type, error)) = types_left.first() else {
             return Ok(false);
         };
-        self.checked = compared;
+        self.checked = error;
         self.states.state_type = state_type;
-        self.states.check.n_rows = compared.n_rows;
-        self.states.check.mean_kld = compared.mean_kld as f32;
-        self.states.check.max_kld = compared.max_kld as f32;
+        self.states.check.n_rows = error.n_rows;
+        self.states.check.mean_kld = error.mean_kld as f32;
+        self.states.check.max_kld = error.max_kld as f32;
         Ok(true)
     }
 }
@@ -137,35 +143,38 @@ impl LogitSource for &mut StateSource<'_> {
         for (i, window) in windows.iter().enumerate() {
             let mut hand_out =
                 |states: &[f32]| sink(i, &states.chunks_exact(n_embd).collect::<Vec<_>>());
-            if let Some(known) = self.known.remove(&window.window) {
-                hand_out(&known)?;
+            if let Some(known_states) = self.known.remove(&window.window) {
+                hand_out(&known_states)?;
                 continue;
             }
-            let to_check = call_to_check(window, self.states.calls);
-            let (mut start, mut position) = (Some(0), window.first_scored as usize);
-            while let Some(at) = start {
-                let outputs = self.decoder.decode_call(window, at, at == to_check)?;
-                if at == to_check {
+            let checked_call = call_to_check(window, self.states.calls);
+            let (mut next_call, mut first_position) = (Some(0), window.first_scored as usize);
+            while let Some(start) = next_call {
+                let is_checked = start == checked_call;
+                let outputs = self.decoder.decode_call(window, start, is_checked)?;
+                if is_checked {
                     let started = Instant::now();
-                    let rows = compare_some(&mut *self.head, &outputs, self.states.state_type)?;
-                    for (row, at) in outputs.rows.iter().zip(position as u32..) {
-                        self.not_finite.push(window.window, at, has_softmax(row));
+                    let row_errors =
+                        compare_some(&mut *self.head, &outputs, self.states.state_type)?;
+                    for (row, position) in outputs.rows.iter().zip(first_position as u32..) {
+                        self.not_finite
+                            .push(window.window, position, has_softmax(row));
                     }
-                    for (index, row) in rows.iter().enumerate() {
-                        self.checked += *row;
-                        if !row.is_exact() {
+                    for (index, row_error) in row_errors.iter().enumerate() {
+                        self.checked += *row_error;
+                        if !row_error.is_exact() {
                             return Err(Error::RowMoved {
                                 window: window.window,
-                                position: position + index,
-                                kld: row.max_kld,
+                                position: first_position + index,
+                                kld: row_error.max_kld,
                             });
                         }
                     }
                     self.check_time += started.elapsed();
                 }
                 hand_out(&outputs.states)?;
-                position += outputs.states.len() / n_embd;
-                start = outputs.next;
+                first_position += outputs.states.len() / n_embd;
+                next_call = outputs.next;
             }
         }
         Ok(())
@@ -174,20 +183,20 @@ impl LogitSource for &mut StateSource<'_> {
 
 /// Compares each row of a decode call, in order, with what its state gives once it is stored in
 /// `state_type`.
-fn compare(
+fn compare_all(
     head: &mut dyn Head,
     outputs: &Outputs<'_>,
     state_type: Float,
 ) -> Result<Vec<RowError>, Error> {
     let n_embd = outputs.states.len() / outputs.rows.len().max(1);
-    let (mut compared, mut first) = (Vec::new(), 0);
+    let (mut row_errors, mut first) = (Vec::new(), 0);
     for &n in &outputs.groups {
         let states = &outputs.states[first * n_embd..][..n * n_embd];
         let rows = &outputs.rows[first..][..n];
-        compared.extend(compare_product(head, states, rows, state_type)?);
+        row_errors.extend(compare_product(head, states, rows, state_type)?);
         first += n;
     }
-    Ok(compared)
+    Ok(row_errors)
 }
 
 /// Compares some rows of the call, evenly spread, in one small product, and all of them only if
@@ -201,36 +210,37 @@ fn compare_some(
     let rows = &outputs.rows;
     if rows.len() > N_SAMPLED {
         let n_embd = outputs.states.len() / rows.len();
-        let (mut states, mut own) = (Vec::new(), Vec::new());
+        let (mut states, mut own_rows) = (Vec::new(), Vec::new());
         for i in 0..N_SAMPLED {
             let row = i * (rows.len() - 1) / (N_SAMPLED - 1);
             states.extend_from_slice(&outputs.states[row * n_embd..][..n_embd]);
-            own.push(rows[row]);
+            own_rows.push(rows[row]);
         }
-        let some = compare_product(head, &states, &own, state_type)?;
-        if some.iter().all(RowError::is_exact) {
-            return Ok(some);
+        let row_errors = compare_product(head, &states, &own_rows, state_type)?;
+        if row_errors.iter().all(RowError::is_exact) {
+            return Ok(row_errors);
         }
     }
-    compare(head, outputs, state_type)
+    compare_all(head, outputs, state_type)
 }
 
+/// Compares the model's own rows with those that one product of the head with their states gives.
 fn compare_product(
     head: &mut dyn Head,
     states: &[f32],
-    own: &[&[f32]],
+    own_rows: &[&[f32]],
     state_type: Float,
 ) -> Result<Vec<RowError>, Error> {
-    let again = head.rows(&rounded(states, state_type))?;
-    Ok(RowError::each(own, again))
+    let computed_rows = head.rows(&rounded(states, state_type))?;
+    Ok(RowError::each(own_rows, computed_rows))
 }
 
 /// Drops the types whose rounding changes a product of one of these sizes; sizes beyond the number of
 /// `states` are left out. A kernel that rounds the states itself may be used for products of many
 /// rows, and one that does not for those of few.
-fn try_sizes(
+fn drop_changed_types(
     head: &mut dyn Head,
-    left: &mut Vec<(Float, RowError)>,
+    types_left: &mut Vec<(Float, RowError)>,
     sizes: &BTreeSet<usize>,
     n_embd: usize,
     states: &[f32],
@@ -239,15 +249,14 @@ fn try_sizes(
         let Some(states) = states.get(..size * n_embd) else {
             continue;
         };
-        let exact = head.rows(states)?.to_vec();
-        for (state_type, compared) in std::mem::take(left) {
-            let again = head.rows(&rounded(states, state_type))?;
-            let mut logits = exact.iter().zip(again);
-            let is_same = |exact: &f32, again: &f32| {
-                exact.to_bits() == again.to_bits() || exact.is_nan() && again.is_nan()
+        let exact_logits = head.rows(states)?.to_vec();
+        for (state_type, error) in std::mem::take(types_left) {
+            let logits = head.rows(&rounded(states, state_type))?;
+            let is_same = |(exact, logit): (&f32, &f32)| {
+                exact.to_bits() == logit.to_bits() || exact.is_nan() && logit.is_nan()
             };
-            if logits.all(|(exact, again)| is_same(exact, again)) {
-                left.push((state_type, compared));
+            if exact_logits.iter().zip(logits).all(is_same) {
+                types_left.push((state_type, error));
             }
         }
     }

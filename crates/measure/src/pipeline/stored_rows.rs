@@ -19,7 +19,7 @@ use super::{Error, Pool, into_inner, locked};
 /// A file of rows.
 pub(super) struct StoredRows {
     reader: Box<dyn ReadBlocks>,
-    ahead: Mutex<ReadAhead>,
+    read_ahead: Mutex<ReadAhead>,
     /// Blocks whose memory can be used again.
     memory: Pool<RowBlock>,
 }
@@ -28,7 +28,7 @@ impl StoredRows {
     pub(super) fn new(reader: Box<dyn ReadBlocks>) -> Self {
         Self {
             reader,
-            ahead: Mutex::default(),
+            read_ahead: Mutex::default(),
             memory: Pool::default(),
         }
     }
@@ -45,21 +45,21 @@ impl RowSource<'_> for StoredRows {
         spec: &WindowSpec,
         _device: Option<&'r DeviceClock>,
     ) -> Box<dyn WindowRows + 'r> {
-        locked(&self.ahead).have_read(&*self.reader, 0);
+        locked(&self.read_ahead).note_read(&*self.reader, 0);
         Box::new(BlockRows {
             reader: &*self.reader,
-            ahead: &self.ahead,
+            read_ahead: &self.read_ahead,
             memory: &self.memory,
             window: index,
             n_rows: spec.n_rows as usize,
-            used: 0,
+            n_used: 0,
             n_passed: 0,
             carried: None,
         })
     }
 
     fn expect(&mut self, order: &VecDeque<usize>) {
-        self.ahead = Mutex::new(ReadAhead::of(order));
+        self.read_ahead = Mutex::new(ReadAhead::in_order(order));
     }
 }
 
@@ -78,8 +78,8 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Of windows that are read in this order.
-    pub(super) fn of(order: &VecDeque<usize>) -> Self {
+    /// Nothing asked for yet, of windows that are read in this order.
+    pub(super) fn in_order(order: &VecDeque<usize>) -> Self {
         Self {
             windows: order.clone(),
             ..Self::default()
@@ -87,7 +87,7 @@ impl ReadAhead {
     }
 
     /// Notes that `n_blocks` more were read, and asks for the next ones, a bounded number ahead.
-    pub(super) fn have_read(&mut self, reader: &dyn ReadBlocks, n_blocks: usize) {
+    pub(super) fn note_read(&mut self, reader: &dyn ReadBlocks, n_blocks: usize) {
         self.n_ahead = self.n_ahead.saturating_sub(n_blocks);
         while self.n_ahead < BLOCKS_AHEAD
             && let Some(&window) = self.windows.front()
@@ -107,13 +107,14 @@ impl ReadAhead {
 /// The stored rows of a window, and how far they are used.
 struct BlockRows<'r> {
     reader: &'r dyn ReadBlocks,
-    ahead: &'r Mutex<ReadAhead>,
+    read_ahead: &'r Mutex<ReadAhead>,
     /// Blocks whose memory can be used again.
     memory: &'r Pool<RowBlock>,
     /// The index of the window in the file.
     window: usize,
     n_rows: usize,
-    used: usize,
+    /// Rows of the window that have been used or left out.
+    n_used: usize,
     /// Blocks that were read, or passed over.
     n_passed: u32,
     /// A block that is used in part, with its number.
@@ -125,7 +126,7 @@ impl BlockRows<'_> {
     fn pass(&mut self, block: u32) {
         let n_passed = block.saturating_sub(self.n_passed);
         self.n_passed += n_passed;
-        locked(self.ahead).have_read(self.reader, n_passed as usize);
+        locked(self.read_ahead).note_read(self.reader, n_passed as usize);
     }
 }
 
@@ -138,62 +139,67 @@ impl Drop for BlockRows<'_> {
 
 impl WindowRows for BlockRows<'_> {
     fn skip(&mut self, n: usize) {
-        self.used += n;
+        self.n_used += n;
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
         let (reader, memory) = (self.reader, self.memory);
-        let (window, first, end) = (self.window, self.used, self.used + n);
+        let (window, first, end) = (self.window, self.n_used, self.n_used + n);
         if end > self.n_rows {
             return Err(Error::too_few_rows());
         }
-        self.used = end;
-        let per_block = reader.rows_per_block() as usize;
-        let numbers = (first / per_block) as u32..end.div_ceil(per_block) as u32;
+        self.n_used = end;
+        let rows_per_block = reader.rows_per_block() as usize;
+        let blocks = (first / rows_per_block) as u32..end.div_ceil(rows_per_block) as u32;
         // Some rows of the last block are left for the next call.
-        let carries = end < self.n_rows && !end.is_multiple_of(per_block);
+        let carries = end < self.n_rows && !end.is_multiple_of(rows_per_block);
         let (carried_in, carried_out) = (Mutex::new(self.carried.take()), Mutex::new(None));
         let (read_ns, all_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         let started = Instant::now();
         let use_block = |number: u32| -> kl_formats::Result<()> {
             let started = Instant::now();
             // The locks are released before a block is read.
-            let here = locked(&carried_in).take_if(|(carried, _)| *carried == number);
-            let block = if let Some((_, block)) = here {
+            let carried = locked(&carried_in).take_if(|(carried, _)| *carried == number);
+            let block = if let Some((_, block)) = carried {
                 block
             } else {
                 let memory = locked(memory).pop();
                 reader.block(window, number, memory)?
             };
-            add(&read_ns, started);
-            let start = number as usize * per_block;
-            let rows = first.max(start)..end.min(start + block.n_rows());
-            let first_used = rows.start.saturating_sub(first);
-            let used = rows.into_par_iter().map(|row| block.row(row - start));
-            use_all(used, block.n_vocab(), first_used, use_row);
-            if carries && number + 1 == numbers.end {
+            add_elapsed(&read_ns, started);
+            let start = number as usize * rows_per_block;
+            let used_rows = first.max(start)..end.min(start + block.n_rows());
+            let first_index = used_rows.start.saturating_sub(first);
+            let rows = used_rows.into_par_iter().map(|row| block.row(row - start));
+            use_all(rows, block.n_vocab(), first_index, use_row);
+            if carries && number + 1 == blocks.end {
                 *locked(&carried_out) = Some((number, block));
             } else {
                 locked(memory).push(block);
             }
-            add(&all_ns, started);
+            add_elapsed(&all_ns, started);
             Ok(())
         };
-        let in_parallel = numbers.clone().into_par_iter().with_max_len(1);
-        if let Some(error) = in_parallel.find_map_first(|number| use_block(number).err()) {
+        let error = blocks
+            .clone()
+            .into_par_iter()
+            .with_max_len(1)
+            .find_map_first(|number| use_block(number).err());
+        if let Some(error) = error {
             return Err(error.into());
         }
         self.carried = into_inner(carried_out);
         // A carried block counts once all of it is used.
-        self.pass(numbers.end - u32::from(carries));
+        self.pass(blocks.end - u32::from(carries));
         // Threads overlap, so reading takes the same share of the caller's time as of theirs.
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         Ok(started.elapsed().mul_f64(share.min(1.0)))
     }
 }
 
-fn add(nanoseconds: &AtomicU64, since: Instant) {
-    nanoseconds.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+/// Adds the time since `started`, in nanoseconds.
+fn add_elapsed(nanoseconds: &AtomicU64, started: Instant) {
+    nanoseconds.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::row_source::{RowSource, RowStream, ShouldStop, UseRow, WindowRows, use_all};
 use super::timing::DeviceClock;
-use super::{Error, depth, locked};
+use super::{Error, locked, max_pieces};
 
 /// A part of a stream: a window that begins, or rows of the one that began last, in order.
 enum StreamPart {
@@ -21,14 +21,14 @@ enum StreamPart {
 }
 
 /// The next part, or the end. A channel that closes before the end: the reader has panicked.
-type Sent = kl_formats::Result<Option<StreamPart>>;
+type SentPart = kl_formats::Result<Option<StreamPart>>;
 
 /// The time between two looks at whether to stop: a pipe may bring nothing for minutes.
 const STEP: Duration = Duration::from_millis(100);
 
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream<'s> {
-    parts: Receiver<Sent>,
+    parts: Receiver<SentPart>,
     should_stop: ShouldStop<'s>,
     /// Rows that are still wanted: at 0, no window begins.
     max_rows: u64,
@@ -36,7 +36,7 @@ pub(super) struct Stream<'s> {
     peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
     /// Rows of the window, from the first of `rows` on, that have been used or left out.
-    used: usize,
+    n_used: usize,
 }
 
 impl Stream<'_> {
@@ -46,10 +46,10 @@ impl Stream<'_> {
     /// If the system allows no thread to read it.
     pub(super) fn new(mut reader: Box<dyn ReadStream>, n_vocab: usize) -> Result<Self, Error> {
         let rows_per_block = rows_per_piece(RowLayout::F32, n_vocab as u32) as usize;
-        let (sender, parts) = sync_channel::<Sent>(depth());
+        let (sender, parts) = sync_channel::<SentPart>(max_pieces());
         threads::spawn(move || {
             let mut is_open = false;
-            let mut next = || -> Sent {
+            let mut next = || -> SentPart {
                 if is_open && let Some(block) = reader.next_rows(rows_per_block)? {
                     return Ok(Some(StreamPart::Rows(block)));
                 }
@@ -71,7 +71,7 @@ impl Stream<'_> {
             max_rows: u64::MAX,
             peeked: None,
             rows: VecDeque::new(),
-            used: 0,
+            n_used: 0,
         })
     }
 
@@ -101,7 +101,7 @@ impl Stream<'_> {
             return Ok(next);
         }
         self.rows.clear();
-        self.used = 0;
+        self.n_used = 0;
         while self.max_rows > 0
             && let Some(part) = self.next_part()?
         {
@@ -116,7 +116,7 @@ impl Stream<'_> {
     /// Waits until the next `n` rows of the window are here.
     fn wait_for(&mut self, n: usize) -> Result<(), Error> {
         self.drop_used();
-        while self.rows.iter().map(RowBlock::n_rows).sum::<usize>() < self.used + n {
+        while self.rows.iter().map(RowBlock::n_rows).sum::<usize>() < self.n_used + n {
             let Some(StreamPart::Rows(block)) = self.next_part()? else {
                 return Err(Error::too_few_rows());
             };
@@ -129,9 +129,9 @@ impl Stream<'_> {
     /// Drops the blocks that are used.
     fn drop_used(&mut self) {
         while let Some(block) = self.rows.front()
-            && block.n_rows() <= self.used
+            && block.n_rows() <= self.n_used
         {
-            self.used -= block.n_rows();
+            self.n_used -= block.n_rows();
             self.rows.pop_front();
         }
     }
@@ -179,18 +179,23 @@ impl<'s> RowStream<'s> for Mutex<Stream<'s>> {
 /// The open window of a stream holds the lock on it.
 impl WindowRows for MutexGuard<'_, Stream<'_>> {
     fn skip(&mut self, n: usize) {
-        self.used += n;
+        self.n_used += n;
     }
 
     fn each(&mut self, n: usize, use_row: &UseRow<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
         self.wait_for(n)?;
-        let in_reading = started.elapsed();
-        let here = self.rows.iter().flat_map(RowBlock::rows);
-        let rows: Vec<Row<'_>> = here.skip(self.used).take(n).collect();
+        let reading_time = started.elapsed();
+        let rows: Vec<Row<'_>> = self
+            .rows
+            .iter()
+            .flat_map(RowBlock::rows)
+            .skip(self.n_used)
+            .take(n)
+            .collect();
         let n_vocab = rows.first().map_or(1, Row::len);
         use_all(rows.into_par_iter(), n_vocab, 0, use_row);
-        self.used += n;
-        Ok(in_reading)
+        self.n_used += n;
+        Ok(reading_time)
     }
 }

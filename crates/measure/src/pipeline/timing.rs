@@ -44,8 +44,8 @@ pub struct InputTime {
 }
 
 impl Timing {
-    /// Describes a run that scored `rows` rows in the time `wall`, for its result.
-    pub fn info(&self, wall: Duration, rows: u64) -> TimingInfo {
+    /// Describes a run that scored `n_rows` rows in the time `wall`, for its result.
+    pub fn info(&self, wall: Duration, n_rows: u64) -> TimingInfo {
         let (load_s, wall_s) = (self.load.as_secs_f64(), wall.as_secs_f64());
         TimingInfo {
             load_s,
@@ -58,7 +58,7 @@ impl Timing {
                 .map(|time| time.as_secs_f64()),
             core_wait_s: self.core_wait.map(|waited| waited.as_secs_f64()),
             wall_s,
-            tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),
+            tokens_per_s: n_rows as f64 / (wall_s - load_s).max(1e-9),
             device: self.device,
         }
     }
@@ -66,7 +66,7 @@ impl Timing {
     /// The mean over threads that worked side by side.
     pub(super) fn mean(timings: &[Timing]) -> Timing {
         let n = timings.len().max(1) as u32;
-        let mean = |of: fn(&Timing) -> Duration| timings.iter().map(of).sum::<Duration>() / n;
+        let mean = |time: fn(&Timing) -> Duration| timings.iter().map(time).sum::<Duration>() / n;
         Timing {
             load: mean(|timing| timing.load),
             decode: mean(|timing| timing.decode),
@@ -78,7 +78,7 @@ impl Timing {
                 .iter()
                 .map(|timing| timing.core_wait)
                 .sum::<Option<Duration>>()
-                .map(|all| all / n),
+                .map(|sum| sum / n),
             device: None,
             refused: 0,
         }
@@ -125,21 +125,22 @@ impl DeviceClock {
     pub(super) fn time(&self, cpu: Duration, file: Duration) -> Option<DeviceTime> {
         let calls = locked(&self.0);
         let (first, last) = calls.span?;
-        let all = last.duration_since(first);
-        let idle_s = all.saturating_sub(calls.busy).as_secs_f64();
-        let share = |part: Duration, of: Duration| {
-            part.as_secs_f64() / of.as_secs_f64().max(f64::MIN_POSITIVE)
+        let total = last.duration_since(first);
+        let idle_s = total.saturating_sub(calls.busy).as_secs_f64();
+        let share = |part: Duration, whole: Duration| {
+            part.as_secs_f64() / whole.as_secs_f64().max(f64::MIN_POSITIVE)
         };
         let waited_file_s = idle_s * share(file, cpu + file);
         Some(DeviceTime {
             busy_s: calls.busy.as_secs_f64(),
             waited_cpu_s: idle_s - waited_file_s,
             waited_file_s,
-            busy_share: share(calls.busy, all),
+            busy_share: share(calls.busy, total),
         })
     }
 
-    fn change(&self, now: Instant, of_number: impl Fn(usize) -> usize) {
+    /// Changes the number of calls under way.
+    fn change(&self, now: Instant, change_number: impl Fn(usize) -> usize) {
         let mut calls = locked(&self.0);
         // Another thread may have come first with a later time.
         let (first, last) = calls.span.unwrap_or((now, now));
@@ -147,7 +148,7 @@ impl DeviceClock {
             calls.busy += now.saturating_duration_since(last);
         }
         calls.span = Some((first, last.max(now)));
-        calls.n_under_way = of_number(calls.n_under_way);
+        calls.n_under_way = change_number(calls.n_under_way);
     }
 }
 

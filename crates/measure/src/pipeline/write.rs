@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::in_turn::{RowSink, Sources, in_turn};
 use super::timing::Timing;
-use super::{Error, NotFinite, Pool, Step, depth, locked};
+use super::{Error, NotFinite, Pool, Step, locked, max_pieces};
 
 /// A reference that was written.
 #[derive(Debug)]
@@ -50,24 +50,24 @@ pub fn write_reference<W: Write + Send + 'static>(
     let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1))?;
     let device = sources.device.clone();
     let mut forms = RowForms::default();
-    let left = Mutex::new(windows.iter());
-    let next = || {
-        let next = locked(&left).next();
-        next.map(|window| writer.begin(window)).transpose()
+    let windows_left = Mutex::new(windows.iter());
+    let next_output = || {
+        let window = locked(&windows_left).next();
+        window.map(|window| writer.begin(window)).transpose()
     };
-    let done = in_turn(sources, next, |step| match step {
+    let timing = in_turn(sources, next_output, |step| match step {
         Step::Rows(n) => on_step(Step::Rows(n)),
-        Step::Window((window, of_window, not_finite)) => {
-            forms += of_window;
+        Step::Window((window, window_forms, not_finite)) => {
+            forms += window_forms;
             on_step(Step::Window((window, not_finite)))
         }
     });
     // The file ends also where its rows have failed: the windows that are whole are worth keeping.
     let finishing = Instant::now();
-    let (timing, output) = match (done, writer.finish()) {
+    let (timing, output) = match (timing, writer.finish()) {
         // Rows had nowhere to go, because writing had failed.
         (Err(Error::WorkerLost), Err(cause)) => return Err(cause),
-        (done, output) => (done?, output?),
+        (timing, output) => (timing?, output?),
     };
     // What outputs have waited for is not reading.
     let (write, read) = (timing.read, Duration::ZERO);
@@ -130,22 +130,22 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
         let format = writer.window_format();
         let (lanes, windows) = sync_channel::<Lane>(n_threads * n_windows);
         let memory = Pool::default();
-        let written = memory.clone();
+        let memory_of_written = memory.clone();
         let thread = threads::spawn(move || {
             for piece in windows.into_iter().flatten() {
                 // One that is lost ends the file: its job panicked, and has printed so.
                 let Ok(piece) = piece.recv() else { break };
                 if let Some(piece) = writer.append(piece)? {
-                    locked(&written).push(piece);
+                    locked(&memory_of_written).push(piece);
                 }
             }
             writer.finish()
         })?;
         let lane_depth = match n_threads {
-            0 | 1 => depth(),
+            0 | 1 => max_pieces(),
             _ => {
                 let bytes = BYTES_AHEAD / n_windows.max(1);
-                depth().max(bytes / format.piece_bytes().max(1))
+                max_pieces().max(bytes / format.piece_bytes().max(1))
             }
         };
         Ok(Self {
@@ -159,7 +159,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
 
     /// Begins the next window. Its rows are written once all windows before it are whole.
     fn begin<'w>(&self, window: &'w WindowSpec) -> Result<OpenOutput<'w>, Error> {
-        let (encoder, first) = self.format.begin(window)?;
+        let (encoder, first_piece) = self.format.begin(window)?;
         let (lane, pieces) = sync_channel(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
@@ -173,7 +173,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             not_finite: NotFinite::default(),
             waited: started.elapsed(),
         };
-        output.send(first)?;
+        output.send(first_piece)?;
         Ok(output)
     }
 
@@ -231,16 +231,16 @@ impl OpenOutput<'_> {
     /// Sends a piece to be compressed and appended.
     fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();
-        let (sender, member) = sync_channel(1);
-        let sent = self.lane.as_ref().map(|lane| lane.send(member));
+        let (sender, compressed) = sync_channel(1);
+        let sent = self.lane.as_ref().map(|lane| lane.send(compressed));
         self.waited += started.elapsed();
         // If writing has failed, `ParallelWriter::finish` returns the cause.
         sent.and_then(Result::ok).ok_or(Error::WorkerLost)?;
         rayon::spawn(move || {
-            // A panic, which is printed, must not end the process. Nobody waits for a member once
+            // A panic, which is printed, must not end the process. Nobody waits for a piece once
             // writing has stopped.
-            if let Ok(member) = catch_unwind(AssertUnwindSafe(|| piece.compress())) {
-                let _ = sender.send(member);
+            if let Ok(compressed) = catch_unwind(AssertUnwindSafe(|| piece.compress())) {
+                let _ = sender.send(compressed);
             }
         });
         Ok(())
@@ -253,15 +253,16 @@ fn are_finite(layout: RowLayout, rows: &[&[f32]]) -> Vec<bool> {
     let is_finite = |row: &&[f32]| match layout {
         RowLayout::State(_) => row
             .iter()
-            .fold(true, |all, number| all & number.is_finite()),
+            .fold(true, |all_are, number| all_are & number.is_finite()),
         _ => has_softmax(row),
     };
-    let rows = rows
-        .par_iter()
-        .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes));
-    rows.map(is_finite).collect()
+    rows.par_iter()
+        .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes))
+        .map(is_finite)
+        .collect()
 }
 
+/// Encodes rows into `bytes` on all cores.
 fn encode_rows(layout: RowLayout, rows: &[&[f32]], bytes: &mut [u8]) {
     let row_bytes = bytes.len() / rows.len().max(1);
     if row_bytes > 0 {

@@ -74,7 +74,10 @@ impl<'j> Judge<'j> {
             );
             watch.warn(Warning::new("text_of_map", message));
         }
-        let (most_rows, n_ctx) = (prepared.plan.most_rows(), prepared.provenance.n_ctx);
+        let (most_rows, n_ctx) = (
+            prepared.plan.max_rows_of_window(),
+            prepared.provenance.n_ctx,
+        );
         let decoding = Decoding::from_model(&*model, most_rows, n_ctx);
         let options = context_options(run, prepared.longest_window, decoding, [None; 2]);
         let (judging, kept_back) = split(prepared.plan.windows, inputs.settings.max_rows);

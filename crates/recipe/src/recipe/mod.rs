@@ -246,14 +246,23 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
 }
 
 /// Shows how much of a file of so many bytes is there, while `write` writes it.
-fn with_progress<T>(path: &Path, of: u64, watch: &Watch<'_>, write: impl FnOnce() -> T) -> T {
+fn with_progress<T>(
+    path: &Path,
+    n_bytes_in_all: u64,
+    watch: &Watch<'_>,
+    write: impl FnOnce() -> T,
+) -> T {
     const INTERVAL: Duration = Duration::from_millis(500);
     let label = path.file_stem().unwrap_or_default().to_string_lossy();
     let show = |has_ended: Receiver<()>| {
         while has_ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let n_bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
             let label = &*label;
-            watch.event(&Event::Quantizing { label, n_bytes, of });
+            watch.event(&Event::Quantizing {
+                label,
+                n_bytes,
+                n_bytes_in_all,
+            });
         }
     };
     let written = thread::scope(|scope| {

@@ -179,7 +179,7 @@ impl Windows {
         };
         let head =
             |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
-        let stored = open_rows(reference, head, watch)?.at(order);
+        let stored = open_rows(reference, head, watch)?.with_order(order);
         let rows = FileRows::new(&stored, HashMap::new());
         Ok(Bench {
             rows: keep_rows(Sources::ready(rows), windows, watch)?,

@@ -24,7 +24,7 @@ impl MapFolder {
             input: MapInput::Text(Source::one_text(&self.path("text"), 32)),
             max_tokens: 500,
             output: self.path(name),
-            existing: Existing::asked(false, Some(false)),
+            existing: Existing::by_flags(false, Some(false)),
             types: Vec::new(),
             measured_type: None,
             imatrix: None,
@@ -153,7 +153,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 
     settings.seed = 2;
     assert!(folder.refused(&settings).contains("seed: 1 there, 2 here"));
-    settings.existing = Existing::asked(false, Some(false));
+    settings.existing = Existing::by_flags(false, Some(false));
     assert!(folder.refused(&settings).contains("exists already"));
 }
 
@@ -167,7 +167,7 @@ fn a_map_grows_and_is_used_where_it_has_more() {
         existing,
         ..folder.map_settings(name)
     };
-    let new = || Existing::asked(false, Some(false));
+    let new = || Existing::by_flags(false, Some(false));
     folder.map(&with("long", 300, new()));
     folder.map(&with("short", 120, new()));
     let (long, short) = (folder.read("long"), folder.read("short"));

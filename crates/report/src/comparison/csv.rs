@@ -42,8 +42,9 @@ const N_INFINITE: &str = "n_infinite";
 
 /// The columns, each with its name and its key.
 fn columns() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let columns = COLUMNS.split_whitespace();
-    columns.map(|column| column.split_once('=').unwrap_or((column, column)))
+    COLUMNS
+        .split_whitespace()
+        .map(|column| column.split_once('=').unwrap_or((column, column)))
 }
 
 impl Comparison {
@@ -62,10 +63,10 @@ fn row(model: &ComparedModel) -> Vec<String> {
     let mut numbers = named_numbers(&json);
     let n_infinite = model.summary.n_infinite() as f64;
     numbers.insert(N_INFINITE.to_owned(), Some(n_infinite));
-    let cells = columns().map(|(_, key)| {
+    let cell = |(_, key): (&str, &str)| {
         let number = numbers.get(key).copied().flatten();
         match json.pointer(&format!("/{}", key.replace('.', "/"))) {
-            Some(Value::Bool(is)) => is.to_string(),
+            Some(Value::Bool(value)) => value.to_string(),
             Some(Value::String(value)) => csv_text(value),
             Some(Value::Array(values)) => {
                 let values = values.iter().filter_map(Value::as_str);
@@ -73,8 +74,8 @@ fn row(model: &ComparedModel) -> Vec<String> {
             }
             _ => number.map(|number| number.to_string()).unwrap_or_default(),
         }
-    });
-    cells.collect()
+    };
+    columns().map(cell).collect()
 }
 
 #[cfg(test)]
@@ -101,19 +102,27 @@ mod tests {
         ] {
             assert_eq!(csv_text(label), cell);
         }
-        let mut of = comparison();
-        of.models[0].label = "=1+1".to_owned();
-        assert!(of.csv().contains("\n'=1+1,"), "{}", of.csv());
+        let mut comparison = comparison();
+        comparison.models[0].label = "=1+1".to_owned();
+        assert!(
+            comparison.csv().contains("\n'=1+1,"),
+            "{}",
+            comparison.csv()
+        );
         // A number keeps its sign.
-        of.models[2].difference_to_best.as_mut().unwrap().value = -0.25;
-        assert!(of.csv().contains(",-0.25,"), "{}", of.csv());
+        comparison.models[2]
+            .difference_to_best
+            .as_mut()
+            .unwrap()
+            .value = -0.25;
+        assert!(comparison.csv().contains(",-0.25,"), "{}", comparison.csv());
     }
 
     #[test]
     fn every_model_has_every_column() {
-        let mut of = comparison();
-        of.models[0].label = "a, \"b\"".to_owned();
-        let csv = of.csv();
+        let mut comparison = comparison();
+        comparison.models[0].label = "a, \"b\"".to_owned();
+        let csv = comparison.csv();
         assert!(csv.starts_with(CSV_START));
         insta::assert_snapshot!(csv);
         for line in csv.lines().filter(|line| !line.starts_with("\"a")) {

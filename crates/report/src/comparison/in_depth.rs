@@ -135,12 +135,19 @@ impl InDepth {
         paired: PairedComparison,
         top: Vec<InDepthToken>,
     ) -> Self {
-        let [of_a, of_b] = [a, b].map(|of| of.summary.kld.iter().flat_map(|kld| &kld.quantiles));
-        let quantiles = of_a.zip(of_b).map(|(of_a, of_b)| {
-            let (p, a, b) = (of_a.p, of_a.estimate.value, of_b.estimate.value);
-            let ratio = finite(a / b);
-            PairedQuantile { p, a, b, ratio }
-        });
+        let [quantiles_a, quantiles_b] =
+            [a, b].map(|model| model.summary.kld.iter().flat_map(|kld| &kld.quantiles));
+        let quantiles = quantiles_a
+            .zip(quantiles_b)
+            .map(|(quantile_a, quantile_b)| {
+                let (a, b) = (quantile_a.estimate.value, quantile_b.estimate.value);
+                PairedQuantile {
+                    p: quantile_a.p,
+                    a,
+                    b,
+                    ratio: finite(a / b),
+                }
+            });
         Self {
             versions: comparison.versions,
             reference: comparison.reference.clone(),
@@ -171,9 +178,13 @@ impl InDepth {
         let n_shown = if view.full { self.top.len() } else { N_TOP };
         let name = names.in_sentences();
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
-        let shown = self.top.iter().take(n_shown);
-        let top = shown.map(|token| token_text(token, &a, &b, self.reference.unit()));
-        text + title + &top.collect::<String>() + view.more()
+        let tokens: String = self
+            .top
+            .iter()
+            .take(n_shown)
+            .map(|token| token_text(token, &a, &b, self.reference.unit()))
+            .collect();
+        text + title + &tokens + view.more_hint()
     }
 
     /// The mean and the quantiles of both KLDs, and a's over b's. If b's mean is noise, the ratio says
@@ -181,87 +192,109 @@ impl InDepth {
     fn klds_table(&self, name: &dyn Fn(&str) -> String, view: View) -> Table<PairedKld> {
         let means = self.a.mean_kld.zip(self.b.mean_kld);
         let mean = means.map(|(a, b)| {
-            let ratio = self.paired.ratio.map(|of| of.value);
+            let ratio = self.paired.ratio.map(|ratio| ratio.value);
             ("mean".to_owned(), a, b, ratio)
         });
-        let all = self.quantiles.iter();
-        let shown = all.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p));
-        let quantiles = shown.map(|of| (quantile_name(of.p), of.a, of.b, of.ratio));
+        let quantiles = self
+            .quantiles
+            .iter()
+            .filter(|quantile| view.full || USUAL_QUANTILES.contains(&quantile.p))
+            .map(|quantile| {
+                (
+                    quantile_name(quantile.p),
+                    quantile.a,
+                    quantile.b,
+                    quantile.ratio,
+                )
+            });
         let rows = mean.into_iter().chain(quantiles);
         Table::new("KLD, nats, and its ratio", rows)
-            .left("", |(what, ..)| format!("  {what}"))
+            .left("", |(statistic, ..)| format!("  {statistic}"))
             .right(name(&self.a.label), |(_, a, ..)| short_kld(*a))
             .right(name(&self.b.label), |(_, _, b, _)| short_kld(*b))
-            .number("ratio", |(.., of)| of.filter(|_| !self.b.is_noise), ratio)
+            .number(
+                "ratio",
+                |(.., ratio)| ratio.filter(|_| !self.b.is_noise),
+                ratio,
+            )
     }
 
     /// The counts of tokens at which each of the two is nearer to the reference, or alone has its top token.
     fn tokens_table(&self, name: &dyn Fn(&str) -> String) -> Table<(String, String)> {
-        let (nearer, same) = (&self.paired.nearer, &self.paired.agreement);
+        let (nearer, agreement) = (&self.paired.nearer, &self.paired.agreement);
         let [a, b] = [&self.a.label, &self.b.label].map(|label| name(label));
-        let estimate = |of: &Estimate, show: fn(f64) -> String| {
-            format!("{} {}", show(of.value), ends_beside(of, show))
+        let estimate_text = |estimate: &Estimate, show: fn(f64) -> String| {
+            format!("{} {}", show(estimate.value), ends_beside(estimate, show))
         };
-        let share = nearer.share_a.map(|of| estimate(&of.estimate, percent));
-        let p = same.difference.p.map(|p| format!("  p {}", p_value(p)));
-        let difference = estimate(&same.difference.estimate, |x| {
+        let p_text = |p: Option<f64>| p.map_or_else(String::new, |p| format!("  p {}", p_value(p)));
+        let share_a = nearer
+            .share_a
+            .map(|share| estimate_text(&share.estimate, percent));
+        let difference = estimate_text(&agreement.difference.estimate, |x| {
             format!("{:+.2} %", 100.0 * x)
         });
-        let ratio_of_means = self.paired.ratio.filter(|_| !self.b.is_noise).map(|of| {
-            let p = of.p.map(|p| format!("  p {}", p_value(p)));
-            let Ratio { value, lo, hi, .. } = of;
-            estimate(&Estimate { value, lo, hi }, ratio) + &p.unwrap_or_default()
-        });
+        let ratio_of_means = self.paired.ratio.filter(|_| !self.b.is_noise).map(
+            |Ratio {
+                 value, lo, hi, p, ..
+             }| estimate_text(&Estimate { value, lo, hi }, ratio) + &p_text(p),
+        );
         let only_one = format!(
             "{} ({a}), {} ({b})",
-            count(same.n_only_a),
-            count(same.n_only_b)
+            count(agreement.n_only_a),
+            count(agreement.n_only_b)
         );
         let rows = [
             ("ratio of the means".to_owned(), ratio_of_means),
             (
                 format!("{a} is nearer"),
-                Some(or_undefined(share, |share| share)),
+                Some(or_undefined(share_a, |share| share)),
             ),
             ("same top token, only one".to_owned(), Some(only_one)),
             (
                 "difference".to_owned(),
-                Some(difference + &p.unwrap_or_default()),
+                Some(difference + &p_text(agreement.difference.p)),
             ),
         ];
         let rows = rows
             .into_iter()
-            .filter_map(|(what, value)| Some((what, value?)));
-        let of_tokens = format!("  of {} tokens", count(self.paired.n_tokens));
+            .filter_map(|(label, value)| Some((label, value?)));
+        let title = format!("  of {} tokens", count(self.paired.n_tokens));
         Table::new("Token by token", rows)
             .gap(2)
-            .left(of_tokens, |(what, _)| format!("  {what}"))
+            .left(title, |(label, _)| format!("  {label}"))
             .left("", |(_, value)| value.clone())
     }
 }
 
-/// A kind of KLD, a model's and the other's, and their ratio.
+/// The name of a statistic, its value for each of the two models, and their ratio.
 type PairedKld = (String, f64, f64, Option<f64>);
 
 /// A token with the text around it, and below it what the reference and the two models `a` and `b`
 /// make of it.
-fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
-    let (token, at) = (&of.token, &of.token.location);
-    let mut text = format!("  {unit} {}, position {}", at.window, at.position);
-    if let Some(around) = &of.text {
+fn token_text(token: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
+    let (paired, location) = (&token.token, &token.token.location);
+    let mut text = format!(
+        "  {unit} {}, position {}",
+        location.window, location.position
+    );
+    if let Some(around) = &token.text {
         text += &format!(": {}", quoted(&around.before, BEFORE_WIDTH, true));
-        let next = around.next.iter();
-        text.extend(next.map(|next| format!(" {}", quoted(next, NEXT_WIDTH, false))));
+        if let Some(next) = &around.next {
+            text += &format!(" {}", quoted(next, NEXT_WIDTH, false));
+        }
     }
-    let top = |text: &Option<String>, id: u32| match text {
+    let top_token = |text: &Option<String>, id: u32| match text {
         Some(text) => quoted(text, TOKEN_WIDTH, false),
         None => format!("<{id}>"),
     };
-    let (kld_a, kld_b) = (short_kld(token.kld_a), short_kld(token.kld_b));
-    let tops = [
-        format!("reference {}", top(&of.ref_top_text, token.ref_top)),
-        format!("{a} {kld_a} {}", top(&of.top_a_text, token.top_a)),
-        format!("{b} {kld_b} {}", top(&of.top_b_text, token.top_b)),
+    let (kld_a, kld_b) = (short_kld(paired.kld_a), short_kld(paired.kld_b));
+    let top_tokens = [
+        format!(
+            "reference {}",
+            top_token(&token.ref_top_text, paired.ref_top)
+        ),
+        format!("{a} {kld_a} {}", top_token(&token.top_a_text, paired.top_a)),
+        format!("{b} {kld_b} {}", top_token(&token.top_b_text, paired.top_b)),
     ];
-    text + "\n" + &laid_out("    ", 4, "; ", tops.iter().map(String::as_str))
+    text + "\n" + &laid_out("    ", 4, "; ", top_tokens.iter().map(String::as_str))
 }

@@ -66,6 +66,7 @@ impl Comparison {
         out
     }
 
+    /// The tables of greedy answers and of drafted tokens.
     fn markdown_in_use(&self) -> String {
         let mut text = self.identical_table(NAME, false).markdown();
         if self.shows_drafts() {
@@ -87,10 +88,9 @@ impl Comparison {
     /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
     /// `huggingface_hub/repocard_data.py`, version 2.4.0.
     pub fn model_card(&self) -> String {
-        let ranked = self.models.iter().filter(|model| model.is_candidate());
         let mut results = String::new();
-        for model in ranked {
-            self.result(&mut results, model);
+        for model in self.models.iter().filter(|model| model.is_candidate()) {
+            self.add_result(&mut results, model);
         }
         let mut table = self.markdown_models();
         table.push_str(&self.markdown_in_use());
@@ -102,24 +102,24 @@ impl Comparison {
         index + &table
     }
 
-    /// Adds the numbers that a model has.
-    fn result(&self, out: &mut String, model: &ComparedModel) {
+    /// Adds the numbers that a model has, as its result in the index.
+    fn add_result(&self, out: &mut String, model: &ComparedModel) {
         let mean = model.mean_kld().map(|mean| mean.value);
         let quantile = "99 % quantile of the KL divergence";
         let acceptance = model.summary.acceptance.as_ref();
-        let accepted = acceptance.map(|of| of.mean.value);
+        let accepted = acceptance.map(|acceptance| acceptance.mean.value);
         let answers = model.summary.identical_output.as_ref();
-        let identical = answers.and_then(|of| Some(of.same_to_the_end?.value));
+        let identical = answers.and_then(|answers| Some(answers.same_to_the_end?.value));
         let same_answers = "Greedy answers that stay the same";
         let (same_top, ppl_ratio) = (model.same_top(), model.ppl_ratio());
         let mut metrics = String::new();
-        let (divergence, share) = ("nats, lower is better", "share, higher is better");
-        let nearer = "nearer to 1 is better";
+        let (nats, share) = ("nats, lower is better", "share, higher is better");
+        let ratio = "nearer to 1 is better";
         for (kind, name, unit, value) in [
-            ("kl_divergence", "Mean KL divergence", divergence, mean),
-            ("kl_divergence", quantile, divergence, model.q99()),
+            ("kl_divergence", "Mean KL divergence", nats, mean),
+            ("kl_divergence", quantile, nats, model.q99()),
             ("top_token_agreement", "Same top token", share, same_top),
-            ("perplexity_ratio", "Perplexity ratio", nearer, ppl_ratio),
+            ("perplexity_ratio", "Perplexity ratio", ratio, ppl_ratio),
             ("acceptance", "Accepted of drafted tokens", share, accepted),
             ("identical_output", same_answers, share, identical),
         ] {
@@ -134,9 +134,10 @@ impl Comparison {
             return;
         }
         let text = self.reference.text.as_ref();
-        let recorded = text.and_then(|text| text.name.as_deref());
-        let usable = recorded.filter(|name| !name.trim().is_empty() && *name != "-");
-        let name = quoted(usable.unwrap_or(UNNAMED_TEXT));
+        let text_name = text
+            .and_then(|text| text.name.as_deref())
+            .filter(|name| !name.trim().is_empty() && *name != "-");
+        let name = quoted(text_name.unwrap_or(UNNAMED_TEXT));
         out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
         let _ = writeln!(out, "      name: {name}");
         let sha256 = text.and_then(|text| text.sha256.as_deref());
@@ -193,19 +194,19 @@ mod tests {
 
     #[test]
     fn markdown_of_the_comparison() {
-        let mut of = comparison();
-        of.models[5].label = "other|<b>".to_owned();
-        insta::assert_snapshot!(of.markdown(true));
+        let mut comparison = comparison();
+        comparison.models[5].label = "other|<b>".to_owned();
+        insta::assert_snapshot!(comparison.markdown(true));
     }
 
     /// With names that YAML and Markdown must not take for their own, and a tiny number.
     fn awkward() -> Comparison {
-        let mut of = comparison();
-        of.models[2].label = "a: \"b\" # | \u{1b}--- 日本 \u{1F600}".to_owned();
-        if let Some(kld) = &mut of.models[1].summary.kld {
+        let mut comparison = comparison();
+        comparison.models[2].label = "a: \"b\" # | \u{1b}--- 日本 \u{1F600}".to_owned();
+        if let Some(kld) = &mut comparison.models[1].summary.kld {
             kld.mean.independent.value = 1e-9;
         }
-        of
+        comparison
     }
 
     #[test]
@@ -215,9 +216,9 @@ mod tests {
 
     #[test]
     fn without_a_number_there_is_no_front_matter() {
-        let mut of = comparison();
-        of.models.truncate(1);
-        assert!(!of.model_card().contains("---\nmodel-index"));
+        let mut comparison = comparison();
+        comparison.models.truncate(1);
+        assert!(!comparison.model_card().contains("---\nmodel-index"));
     }
 
     /// Python's own reader of cards finds every model and metric.
@@ -237,14 +238,14 @@ mod tests {
             folder.path().join("card.md"),
             folder.path().join("report.json"),
         );
-        let mut of = awkward();
-        std::fs::write(&card, of.model_card()).unwrap();
-        std::fs::write(&json, crate::json_text(&of).unwrap()).unwrap();
+        let mut comparison = awkward();
+        std::fs::write(&card, comparison.model_card()).unwrap();
+        std::fs::write(&json, crate::json_text(&comparison).unwrap()).unwrap();
         // The same models on another text.
         let other = folder.path().join("other.md");
-        of.reference.fingerprint = Some("ff00".to_owned());
-        of.reference.text = Some(TextIdentity::named("code.txt"));
-        std::fs::write(&other, of.model_card()).unwrap();
+        comparison.reference.fingerprint = Some("ff00".to_owned());
+        comparison.reference.text = Some(TextIdentity::named("code.txt"));
+        std::fs::write(&other, comparison.model_card()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/check_model_card.py");
         let run = Command::new(&python)
             .arg(script)

@@ -30,19 +30,19 @@ use super::result::{
 use super::warning::Warning;
 
 /// The bound below which a ratio to the best makes no difference, unless the user gives another.
-pub const NEAR: f64 = 1.1;
+pub const DEFAULT_NEAR: f64 = 1.1;
 
 /// The mean KLD in nats up to which a model differs from the original by rounding alone.
-const ROUNDING: f64 = 1e-9;
+const ROUNDING_KLD: f64 = 1e-9;
 
-/// The multiple of the noise floor up to which a mean KLD counts as noise, since half of it is noise.
-const AT_FLOOR: f64 = 2.0;
+/// A mean KLD of up to this multiple of the noise floor counts as noise: half of it or more is.
+const NOISE_MULTIPLE: f64 = 2.0;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthToken};
 pub use sizes::Sizes;
 
-pub use tables::clusters as clusters_text;
+pub use tables::clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone, Default)]
@@ -124,14 +124,15 @@ pub struct NotCompared {
 impl Comparison {
     /// The models' names, for lines of at most `width`.
     fn names(&self, width: usize) -> Names {
-        let labels: Vec<&str> = self.models.iter().map(|of| &*of.label).collect();
+        let labels: Vec<&str> = self.models.iter().map(|model| &*model.label).collect();
         Names::of(&labels, width)
     }
 
     /// The place of the model with the lowest mean KLD; the noise floor does not count.
     pub fn best_place(&self) -> Option<usize> {
-        let is_ranked = |model: &ComparedModel| model.is_candidate() && model.mean_kld().is_some();
-        self.models.iter().position(is_ranked)
+        self.models
+            .iter()
+            .position(|model| model.is_candidate() && model.mean_kld().is_some())
     }
 
     /// The model with the lowest mean KLD.
@@ -147,36 +148,43 @@ impl Comparison {
     /// The unit that suits the models' sizes.
     pub(super) fn size_unit(&self) -> SizeUnit {
         let sizes = self.sizes();
-        let of_each = self.models.iter().filter_map(|model| sizes.of_model(model));
-        SizeUnit::for_sizes(of_each.max().unwrap_or(0))
+        let largest = self
+            .models
+            .iter()
+            .filter_map(|model| sizes.of_model(model))
+            .max();
+        SizeUnit::for_sizes(largest.unwrap_or(0))
     }
 
     /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so
     /// that a pair has the same wherever it is shown.
     pub fn p_of(&self, pair: &ComparedPair) -> Option<f64> {
         let best = self.best().map(|best| &best.label);
-        let other = match [&pair.a, &pair.b].map(|label| best == Some(label)) {
+        let other_label = match [&pair.a, &pair.b].map(|label| best == Some(label)) {
             [false, true] => &pair.a,
             [true, false] => &pair.b,
             _ => return pair.paired.ratio?.p,
         };
-        let mut models = self.models.iter();
-        let other = models.find(|model| model.label == *other)?;
+        let other = self
+            .models
+            .iter()
+            .find(|model| model.label == *other_label)?;
         other.ratio_to_best?.p_holm
     }
 
     /// True if a pair's difference may be chance.
     pub fn may_be_chance(&self, pair: &ComparedPair) -> bool {
-        let is_told = |p: f64| p < self.confidence.outside();
-        !self.p_of(pair).is_some_and(is_told)
+        !self
+            .p_of(pair)
+            .is_some_and(|p| p < self.confidence.outside())
     }
 
     /// Explains why p and an interval differ about a pair; `None` where none do.
     pub(super) fn why_p_differs(&self) -> Option<String> {
         let differs = |pair: &ComparedPair| {
-            let ends = pair.paired.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
-            let is_without_1 = ends.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0);
-            is_without_1 && self.p_of(pair).is_some() && self.may_be_chance(pair)
+            let interval = pair.paired.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
+            let excludes_1 = interval.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0);
+            excludes_1 && self.p_of(pair).is_some() && self.may_be_chance(pair)
         };
         self.pairs.iter().any(differs).then(|| {
             // Rounded because 1 - 0.95 is not quite 0.05.
@@ -202,18 +210,23 @@ impl Comparison {
         groups
     }
 
-    /// The mean KLD in nats up to which a multiple says nothing: rounding, or that of the noise floor, the
-    /// highest if there are several.
-    pub fn noise(&self) -> f64 {
-        let models = self.models.iter().filter(|of| of.is_noise_floor);
-        let means = models.filter_map(|floor| Some(floor.mean_kld()?.value));
-        let floors = means.chain(self.floor.map(|floor| floor.kld));
-        floors.map(|kld| AT_FLOOR * kld).fold(ROUNDING, f64::max)
+    /// The mean KLD in nats up to which a multiple of the best says nothing: that of rounding, or that of the noise
+    /// floor, the highest if there are several.
+    pub fn noise_kld(&self) -> f64 {
+        self.models
+            .iter()
+            .filter(|model| model.is_noise_floor)
+            .filter_map(|floor| Some(floor.mean_kld()?.value))
+            .chain(self.floor.map(|floor| floor.kld))
+            .map(|floor_kld| NOISE_MULTIPLE * floor_kld)
+            .fold(ROUNDING_KLD, f64::max)
     }
 
     /// True if a model is as near to the original as can be measured.
     pub fn is_noise(&self, model: &ComparedModel) -> bool {
-        model.mean_kld().is_some_and(|of| of.value <= self.noise())
+        model
+            .mean_kld()
+            .is_some_and(|mean| mean.value <= self.noise_kld())
     }
 
     /// The spans of the models' tokens, in order; empty unless there are several.
@@ -224,15 +237,16 @@ impl Comparison {
 
     /// True if a model was compared with the best by span.
     pub(super) fn has_span_ratios(&self) -> bool {
-        let mut of_each = self.models.iter().map(|of| &of.ratio_to_best_by_span);
-        of_each.any(|ratios| !ratios.is_empty())
+        self.models
+            .iter()
+            .any(|model| !model.ratio_to_best_by_span.is_empty())
     }
 
     /// True if a model loses more in this span than elsewhere, compared with the best, and the data show
     /// that it is more than chance.
-    pub(super) fn loses_more(&self, of: &SpanRatio) -> bool {
-        let is_more = of.to_others.is_some_and(|times| times.value > 1.0);
-        is_more && of.p_holm.is_some_and(|p| p < self.confidence.outside())
+    pub(super) fn loses_more(&self, ratio: &SpanRatio) -> bool {
+        ratio.to_others.is_some_and(|times| times.value > 1.0)
+            && ratio.p_holm.is_some_and(|p| p < self.confidence.outside())
     }
 }
 
@@ -281,7 +295,7 @@ impl ComparedReference {
         self.file_name.as_deref().unwrap_or("one reference")
     }
 
-    /// Says how the answers were sampled, and what is missing for that; `None` unless they were.
+    /// Says how the answers were sampled, and which numbers are missing therefore; `None` unless they were.
     pub(super) fn sampled_answers(&self) -> Option<String> {
         Some(sampled_answers(self.sampling.as_ref()?))
     }
@@ -403,10 +417,10 @@ impl ComparedModel {
 
     /// True if both are runs of one file, by what is recorded of it.
     pub(super) fn is_of_same_file(&self, other: &Self) -> bool {
-        let (one, other) = (&self.model, &other.model);
-        one.default_label() == other.default_label()
-            && one.metadata_sha256 == other.metadata_sha256
-            && one.sample_sha256 == other.sample_sha256
+        let (own, other) = (&self.model, &other.model);
+        own.default_label() == other.default_label()
+            && own.metadata_sha256 == other.metadata_sha256
+            && own.sample_sha256 == other.sample_sha256
     }
 
     /// True if it was compared with the best, and cannot be told from it.
@@ -457,10 +471,10 @@ mod tests {
     /// A pair that the table marks as equal to the best is called different nowhere.
     #[test]
     fn a_pair_has_one_p_value() {
-        let mut of = sample::comparison();
+        let mut comparison = sample::comparison();
         let (best, near) = ("tiny-q4_K_M", "tiny-q4_0");
-        assert_eq!(of.why_p_differs(), None);
-        let model = of
+        assert_eq!(comparison.why_p_differs(), None);
+        let model = comparison
             .models
             .iter_mut()
             .find(|model| model.label == near)
@@ -473,19 +487,21 @@ mod tests {
             lo: Some(1.01),
             ..to_best.ratio
         };
-        let mut pair = of.pairs.remove(0);
-        of.pairs.retain(|pair| pair.a != near || pair.b != best);
+        let mut pair = comparison.pairs.remove(0);
+        comparison
+            .pairs
+            .retain(|pair| pair.a != near || pair.b != best);
         pair.paired.ratio = Some(ratio);
         for (kind, a, b) in [(PairKind::Best, near, best), (PairKind::Size, best, near)] {
             let (a, b) = (a.to_owned(), b.to_owned());
-            of.pairs.push(ComparedPair {
+            comparison.pairs.push(ComparedPair {
                 kind,
                 a,
                 b,
                 ..pair.clone()
             });
         }
-        let (text, markdown) = (of.text(FULL), of.markdown(false));
+        let (text, markdown) = (comparison.text(FULL), comparison.markdown(false));
         assert_eq!(text.matches(" 0.125").count(), 2, "{text}");
         assert_eq!(markdown.matches(" 0.125 ").count(), 2, "{markdown}");
         for shown in [text, markdown] {
@@ -514,26 +530,30 @@ mod tests {
 
     #[test]
     fn a_model_that_is_much_worse_in_a_span_is_named() {
-        let mut of = sample::comparison();
-        let said = |of: &Comparison| of.sentences(str::to_owned).join(" ");
+        let mut comparison = sample::comparison();
+        let said = |comparison: &Comparison| comparison.sentences(str::to_owned).join(" ");
         // Too few tokens to be named.
-        assert!(!said(&of).contains("In the span"), "{}", said(&of));
-        for model in &mut of.models {
-            for of in &mut model.ratio_to_best_by_span {
-                of.n_tokens = 1000;
+        assert!(
+            !said(&comparison).contains("In the span"),
+            "{}",
+            said(&comparison)
+        );
+        for model in &mut comparison.models {
+            for ratio in &mut model.ratio_to_best_by_span {
+                ratio.n_tokens = 1000;
             }
         }
-        let text = said(&of);
+        let text = said(&comparison);
         let expected = "In the span \"tool call\", tiny-q4_0 is 3.60 [3.24, 4.00] times as far as \
                         tiny-q4_K_M; elsewhere, 1.80 times.";
         assert!(text.contains(expected), "{text}");
         // What may be chance is not.
-        for model in &mut of.models {
-            for of in &mut model.ratio_to_best_by_span {
-                of.p_holm = Some(0.06);
+        for model in &mut comparison.models {
+            for ratio in &mut model.ratio_to_best_by_span {
+                ratio.p_holm = Some(0.06);
             }
         }
-        assert!(!said(&of).contains("In the span"));
-        assert!(!of.text(FULL).contains("+ loses more"));
+        assert!(!said(&comparison).contains("In the span"));
+        assert!(!comparison.text(FULL).contains("+ loses more"));
     }
 }

@@ -27,7 +27,7 @@ impl Caches {
         let of_context = Self::OfContext(for_context.unwrap_or(USUAL_CONTEXT));
         let n_seqs: BTreeSet<_> = models
             .clone()
-            .map(|of| of.set_up.n_seq.unwrap_or(1))
+            .map(|model| model.set_up.n_seq.unwrap_or(1))
             .collect();
         [of_context, Self::Measured].into_iter().find(|caches| {
             let are_alike = *caches != Self::Measured || n_seqs.len() == 1;
@@ -78,12 +78,13 @@ impl Sizes {
         let Some(caches) = Caches::known(quants.clone(), None) else {
             return Self::Files;
         };
-        let of_each: BTreeSet<_> = quants.clone().map(|of| caches.of_model(of)).collect();
+        let cache_sizes: BTreeSet<_> = quants.clone().map(|model| caches.of_model(model)).collect();
         let first = quants.clone().next();
-        let is_of_first = |of: &ComparedModel| first.is_some_and(|first| of.is_of_same_file(first));
-        if of_each.len() < 2 {
+        let is_of_first_file =
+            |model: &ComparedModel| first.is_some_and(|first| model.is_of_same_file(first));
+        if cache_sizes.len() < 2 {
             Self::Files
-        } else if quants.clone().all(is_of_first) {
+        } else if quants.clone().all(is_of_first_file) {
             Self::Caches(caches)
         } else {
             Self::FilesAndCaches(caches)
@@ -130,7 +131,7 @@ impl Sizes {
         }
     }
 
-    /// Names what the sizes are those of, if not the files alone.
+    /// Says what is counted as the size, if not the file alone.
     pub fn explained(self) -> Option<String> {
         match self {
             Self::Files => None,
@@ -146,7 +147,7 @@ impl Sizes {
         }
     }
 
-    /// Says at which context a model is so much smaller than another, after the difference.
+    /// The context at which a model is so much smaller than another, as words to put after the difference.
     pub fn context(self) -> String {
         match self {
             Self::Files => String::new(),
@@ -164,7 +165,7 @@ mod tests {
     use crate::testing::sample;
 
     /// Two models with caches of these bytes at 256 and at 512 tokens, and as they ran.
-    fn models(caches: [(u64, u64, Option<u64>); 2]) -> Vec<ComparedModel> {
+    fn models_with_caches(caches: [(u64, u64, Option<u64>); 2]) -> Vec<ComparedModel> {
         let mut models = sample::comparison().models;
         models.drain(..1);
         models.truncate(2);
@@ -183,44 +184,47 @@ mod tests {
 
     #[test]
     fn runs_of_one_file_are_compared_by_their_caches() {
-        let mut of = models([(256, 512, Some(5)), (512, 1024, Some(7))]);
-        of[1].model = of[0].model.clone();
+        let mut models = models_with_caches([(256, 512, Some(5)), (512, 1024, Some(7))]);
+        models[1].model = models[0].model.clone();
         let caches = Sizes::Caches(Caches::OfContext(1000));
-        assert_eq!(sizes(&of, None), (caches, [Some(1024), Some(2048)]));
+        assert_eq!(sizes(&models, None), (caches, [Some(1024), Some(2048)]));
         // The original with an f16 cache is another file, and is not ranked.
-        of.push(sample::model("tiny-f16", 4_000_000, 0.001));
-        of[2].is_noise_floor = true;
-        assert_eq!(sizes(&of, None).0, caches);
+        models.push(sample::model("tiny-f16", 4_000_000, 0.001));
+        models[2].is_noise_floor = true;
+        assert_eq!(sizes(&models, None).0, caches);
         // At a context that the user names, weights and cache count.
-        let file = of[0].model.shown_bytes().unwrap();
+        let file = models[0].model.shown_bytes().unwrap();
         let both = Sizes::FilesAndCaches(Caches::OfContext(4096));
         let expected = [file + 4096, file + 2 * 4096].map(Some);
-        assert_eq!(sizes(&of, Some(4096)), (both, expected));
-        of[1].set_up.kv_cache_sizes = None;
-        assert_eq!(sizes(&of, Some(4096)).1, [Some(file + 4096), None]);
+        assert_eq!(sizes(&models, Some(4096)), (both, expected));
+        models[1].set_up.kv_cache_sizes = None;
+        assert_eq!(sizes(&models, Some(4096)).1, [Some(file + 4096), None]);
     }
 
     #[test]
     fn caches_of_earlier_sidecars_count_as_they_ran() {
-        let mut of = models([(0, 0, Some(5)), (256, 512, Some(7))]);
-        let [one, other] = [0, 1].map(|i| of[i].model.shown_bytes().unwrap());
+        let mut models = models_with_caches([(0, 0, Some(5)), (256, 512, Some(7))]);
+        let [one, other] = [0, 1].map(|i| models[i].model.shown_bytes().unwrap());
         let both = Sizes::FilesAndCaches(Caches::Measured);
-        assert_eq!(sizes(&of, None), (both, [Some(one + 5), Some(other + 7)]));
-        of[1].model = of[0].model.clone();
+        assert_eq!(
+            sizes(&models, None),
+            (both, [Some(one + 5), Some(other + 7)])
+        );
+        models[1].model = models[0].model.clone();
         let caches = Sizes::Caches(Caches::Measured);
-        assert_eq!(sizes(&of, None), (caches, [Some(5), Some(7)]));
-        of[1].set_up.n_seq = Some(1);
-        assert_eq!(sizes(&of, None).0, caches);
+        assert_eq!(sizes(&models, None), (caches, [Some(5), Some(7)]));
+        models[1].set_up.n_seq = Some(1);
+        assert_eq!(sizes(&models, None).0, caches);
         // One of four windows is not comparable, nor is one that is not known.
-        of[1].set_up.n_seq = Some(4);
-        assert_eq!(sizes(&of, None), (Sizes::Files, [Some(one), Some(one)]));
-        (of[1].set_up.n_seq, of[1].set_up.kv_cache_bytes) = (None, None);
-        assert_eq!(sizes(&of, None).0, Sizes::Files);
+        models[1].set_up.n_seq = Some(4);
+        assert_eq!(sizes(&models, None), (Sizes::Files, [Some(one), Some(one)]));
+        (models[1].set_up.n_seq, models[1].set_up.kv_cache_bytes) = (None, None);
+        assert_eq!(sizes(&models, None).0, Sizes::Files);
     }
 
     #[test]
     fn equal_caches_do_not_count() {
-        let of = models([(256, 512, Some(5)), (256, 512, Some(5))]);
-        assert_eq!(sizes(&of, None).0, Sizes::Files);
+        let models = models_with_caches([(256, 512, Some(5)), (256, 512, Some(5))]);
+        assert_eq!(sizes(&models, None).0, Sizes::Files);
     }
 }

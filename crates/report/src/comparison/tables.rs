@@ -10,7 +10,7 @@ use kl_stats::stats::{
 
 use super::sizes::Caches;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::identical_output::{left_out, same_to};
+use crate::identical_output::{left_out, same_up_to};
 use crate::layout::{View, WIDTH};
 use crate::names::Names;
 use crate::number::{
@@ -33,16 +33,16 @@ const WEIGHTS_ALONE: &str = "w";
 const ROUNDED: &str = "~";
 
 /// Marks a model that loses more in a span than elsewhere, and explains the mark.
-const MORE_HERE: &str = "+";
-pub const MORE_HERE_LEGEND: &str =
+const MORE_IN_SPAN: &str = "+";
+pub const MORE_IN_SPAN_LEGEND: &str =
     "+ loses more in this span than elsewhere, compared with the best, by Holm's test";
 
 /// The title of the table of acceptance.
-pub(super) const ACCEPTED: &str =
+pub(super) const ACCEPTANCE_TITLE: &str =
     "Tokens that the quant drafts and the original accepts, at temperature 1";
 
 /// The use of the table of acceptance.
-const AS_A_DRAFT: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
+const DRAFT_ADVICE: &str = "To draft for the original, take a small quant of which many tokens are accepted: a draft costs \
      time by its size, and saves as many of the original's steps as tokens are accepted.";
 
 /// The type of the KV cache beside which others are shown: llama.cpp's default.
@@ -60,20 +60,20 @@ type Bins = fn(&Breakdown) -> &[Bin];
 
 /// The tables of the breakdown: the way in which each divides the tokens, and its bins.
 const BREAKDOWN: [(&str, Bins); 4] = [
-    (BY_CONFIDENCE, |of| &of.by_confidence),
-    (BY_POSITION, |of| &of.by_position),
-    (BY_GROUP, |of| &of.by_group),
-    (BY_KIND, |of| &of.special),
+    (BY_CONFIDENCE, |breakdown| &breakdown.by_confidence),
+    (BY_POSITION, |breakdown| &breakdown.by_position),
+    (BY_GROUP, |breakdown| &breakdown.by_group),
+    (BY_KIND, |breakdown| &breakdown.special),
 ];
 
-/// The title for such a way, with `unit` as the word for a window.
-pub fn title(by: &str, unit: &str) -> String {
-    by.replace("window", unit)
+/// The title for a way to divide the tokens, with `unit` as the word for a window.
+pub fn division_title(division: &str, unit: &str) -> String {
+    division.replace("window", unit)
 }
 
 /// The mark of a bin of `n_tokens` tokens, to be put after its name; empty if they are enough, and for a
 /// bin without any.
-pub fn mark(n_tokens: u64) -> &'static str {
+pub fn few_tokens_mark(n_tokens: u64) -> &'static str {
     match n_tokens {
         1..FEW_TOKENS => " *",
         _ => "",
@@ -81,8 +81,8 @@ pub fn mark(n_tokens: u64) -> &'static str {
 }
 
 /// Explains the mark, if one of the bins with these numbers of tokens has it.
-pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
-    let is_marked = n_tokens.into_iter().any(|n| !mark(n).is_empty());
+pub fn few_tokens_legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
+    let is_marked = n_tokens.into_iter().any(|n| !few_tokens_mark(n).is_empty());
     is_marked.then(|| format!("* fewer than {} tokens: a hint, no more", count(FEW_TOKENS)))
 }
 
@@ -96,14 +96,13 @@ fn two_decimals(number: f64) -> String {
 }
 
 /// A ratio without its p-value.
-fn estimate(of: Ratio) -> Estimate {
-    let Ratio { value, lo, hi, .. } = of;
+fn estimate(Ratio { value, lo, hi, .. }: Ratio) -> Estimate {
     Estimate { value, lo, hi }
 }
 
 /// Describes what an observation is in the intervals, and how many there are. `unit` is the word
 /// for a window.
-pub fn clusters(clusters: &Clustering, unit: &str) -> String {
+pub fn clusters_text(clusters: &Clustering, unit: &str) -> String {
     let kind = match clusters.kind {
         ClusterKind::Window => unit.to_owned(),
         ClusterKind::Block => format!("block of up to {} {unit}s", clusters.windows_per_block),
@@ -113,8 +112,9 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
         }
     };
     let n = count_of(clusters.n, "cluster");
-    let fewer = clusters.worth_notably_less(clusters.n);
-    let worth = fewer.map(|worth| format!(", worth {worth} of equal length"));
+    let worth = clusters
+        .worth_notably_less(clusters.n)
+        .map(|worth| format!(", worth {worth} of equal length"));
     format!("by {kind} ({n}{})", worth.unwrap_or_default())
 }
 
@@ -127,12 +127,12 @@ impl Comparison {
     pub(super) fn models_table(&self, name: ShownName<'_>) -> Table<&ComparedModel> {
         let (unit, sizes, interval) = (self.size_unit(), self.sizes(), &self.interval_title());
         // The runs of one model need the space for their names.
-        let first = self.models.first().and_then(|first| first.model.bpw);
-        let shows_bpw = !sizes.has_caches() || self.models.iter().any(|of| of.model.bpw != first);
+        let first_bpw = self.models.first().and_then(|first| first.model.bpw);
+        let shows_bpw = !sizes.has_caches() || self.models.iter().any(|m| m.model.bpw != first_bpw);
         let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
         let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
         let mut n_candidates = 0;
-        let place = |m: &&ComparedModel| {
+        let rank = |m: &&ComparedModel| {
             n_candidates += u64::from(m.is_candidate());
             match (m.is_candidate(), m.is_incomplete) {
                 (true, _) => n_candidates.to_string(),
@@ -142,7 +142,7 @@ impl Comparison {
             }
         };
         Table::new("", &self.models)
-            .left("", place)
+            .left("", rank)
             .left("", |m| self.marks(m))
             .left("\nmodel", |m| name(&m.label))
             .number(format!("{}\n", sizes.word()), size, two_decimals)
@@ -175,54 +175,73 @@ impl Comparison {
 
     /// Explains the marks that occur, each mark before its words.
     pub(super) fn legend(&self) -> Vec<String> {
-        let marked = |mark: &str| self.models.iter().any(|of| self.marks(of).contains(mark));
+        let is_used = |mark: &str| {
+            self.models
+                .iter()
+                .any(|model| self.marks(model).contains(mark))
+        };
         let has_floor = self.models.iter().any(|model| model.is_noise_floor);
         let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let same = "has the same KLD as the one above it, at every token";
         let pareto = "on the Pareto front: no other is as small and has as low a mean KLD";
         let noise = "the noise floor: the reference's own model";
-        let has_alone = self.models.iter().any(|model| model.is_weights_alone);
-        let alone = "the weights alone, dequantized: without rounding in kernels, not ranked";
+        let has_weights_alone = self.models.iter().any(|model| model.is_weights_alone);
+        let weights_alone =
+            "the weights alone, dequantized: without rounding in kernels, not ranked";
         let rounded = "most of it may be rounding in kernels: --dequantize shows the weights alone";
         let sizes = self.sizes();
         let size = format!("{}:", sizes.word());
-        let explained = sizes.explained().map(|of| format!("that of {of}"));
+        let size_explained = sizes.explained().map(|parts| format!("that of {parts}"));
         let legends = [
-            (marked(NEAR_BEST), NEAR_BEST, near_best),
-            (marked(SAME), SAME, same),
-            (marked(PARETO), PARETO, pareto),
+            (is_used(NEAR_BEST), NEAR_BEST, near_best),
+            (is_used(SAME), SAME, same),
+            (is_used(PARETO), PARETO, pareto),
             (has_floor, NOISE, noise),
-            (has_alone, WEIGHTS_ALONE, alone),
-            (marked(ROUNDED), ROUNDED, rounded),
+            (has_weights_alone, WEIGHTS_ALONE, weights_alone),
+            (is_used(ROUNDED), ROUNDED, rounded),
             (
                 sizes.has_caches(),
                 &size,
-                explained.as_deref().unwrap_or_default(),
+                size_explained.as_deref().unwrap_or_default(),
             ),
         ];
-        let occurring = legends.into_iter().filter(|(occurs, ..)| *occurs);
-        let explained = occurring.map(|(_, mark, what)| format!("{mark} {what}"));
-        let incomplete = self.models.iter().filter(|model| model.is_incomplete);
-        let not_ranked = incomplete.map(|model| {
-            let n = count_of(model.n_left_out(), "token");
-            format!("{INCOMPLETE} not ranked: {} leaves out {n}", model.label)
-        });
+        let marks_explained = legends
+            .into_iter()
+            .filter(|(is_used, ..)| *is_used)
+            .map(|(_, mark, meaning)| format!("{mark} {meaning}"));
+        let not_ranked = self
+            .models
+            .iter()
+            .filter(|model| model.is_incomplete)
+            .map(|model| {
+                let tokens = count_of(model.n_left_out(), "token");
+                format!(
+                    "{INCOMPLETE} not ranked: {} leaves out {tokens}",
+                    model.label
+                )
+            });
         let floor = self.floor.map(|floor| {
             let kld = short_kld(floor.kld);
             format!("Rounding alone moves this set-up by {kld} nats (kl check).")
         });
         let band = self.best().and_then(|best| best.band_in_words());
-        let explained = explained.chain(not_ranked).chain(floor);
-        explained.chain(band).collect()
+        marks_explained
+            .chain(not_ranked)
+            .chain(floor)
+            .chain(band)
+            .collect()
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.
     pub(super) fn pairs_of(&self, kind: PairKind) -> Vec<&ComparedPair> {
         let best = self.best().map(|best| best.label.as_str());
-        let is_shown = |pair: &&ComparedPair| {
-            pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
-        };
-        let mut pairs: Vec<&ComparedPair> = self.pairs.iter().filter(is_shown).collect();
+        let mut pairs: Vec<&ComparedPair> = self
+            .pairs
+            .iter()
+            .filter(|pair| {
+                pair.kind == kind && (kind == PairKind::Best || best != Some(pair.b.as_str()))
+            })
+            .collect();
         pairs.sort_by_key(|pair| self.models.iter().position(|m| m.label == pair.a));
         pairs
     }
@@ -230,12 +249,15 @@ impl Comparison {
     /// The ratios to the best model, and in full those to the next in size.
     pub(super) fn ratios_table(&self, name: ShownName<'_>, view: View) -> Table<&ComparedPair> {
         let to_best = self.pairs_of(PairKind::Best);
-        let (to_best, more) = view.first(&to_best);
-        let by_size = self.pairs_of(PairKind::Size).into_iter();
-        let to_next = by_size.filter(|_| view.full);
+        let (to_best, more_line) = view.first_rows(&to_best);
+        let to_next = if view.full {
+            self.pairs_of(PairKind::Size)
+        } else {
+            Vec::new()
+        };
         let pairs = to_best.iter().copied().chain(to_next).collect();
         let title = "How many times as far, by the mean KLDs on the same tokens";
-        let mut table = self.pairs_table(title, pairs, name).more(more);
+        let mut table = self.pairs_table(title, pairs, name).more_line(more_line);
         if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
             table = table.group(0, format!("as {}, the best", name(&best.label)));
         }
@@ -252,21 +274,21 @@ impl Comparison {
         pairs: Vec<&'p ComparedPair>,
         name: ShownName<'_>,
     ) -> Table<&'p ComparedPair> {
-        let of = |pair: &&ComparedPair| pair.paired.ratio.map(estimate);
-        let both = |pair: &&ComparedPair| match pair.kind {
+        let ratio_estimate = |pair: &&ComparedPair| pair.paired.ratio.map(estimate);
+        let names = |pair: &&ComparedPair| match pair.kind {
             PairKind::Size => format!("  {} as {}", name(&pair.a), name(&pair.b)),
             _ => format!("  {}", name(&pair.a)),
         };
         let p = |pair: &&ComparedPair| self.p_of(pair).map(p_value);
         let nearer = |pair: &&ComparedPair| pair.paired.share_a_nearer.map(percent_1);
         Table::new(title, pairs)
-            .left("", both)
+            .left("", names)
             .in_text()
             .left("model", |pair| name(&pair.a))
             .in_markdown()
             .left("next in size", |pair| name(&pair.b))
             .in_markdown()
-            .estimate(["\nratio", &self.interval_title()], of, ratio)
+            .estimate(["\nratio", &self.interval_title()], ratio_estimate, ratio)
             .right("\np", |pair| p(pair).unwrap_or_default())
             .right("is nearer\nat", |pair| nearer(pair).unwrap_or_default())
             .notes(self.why_p_differs())
@@ -283,8 +305,10 @@ impl Comparison {
         let models = self.models.iter().filter(|_| !differing.is_empty());
         let mut table = Table::new("Set-up, where models differ", models);
         table = table.left("  model", |m| format!("  {}", name(&m.label)));
-        for (title, of) in differing {
-            table = table.left(title, |m| printable(&of(&m.set_up).unwrap_or_default()));
+        for (title, setting) in differing {
+            table = table.left(title, |m| {
+                printable(&setting(&m.set_up).unwrap_or_default())
+            });
         }
         table
     }
@@ -297,9 +321,9 @@ impl Comparison {
         table = table.left("\n  tokens", |m| format!("  {}", name(&m.label)));
         for span in spans {
             let (label, n) = (printable(&span.label), count(span.n_tokens));
-            let title = format!("{label}\n{n}{}", mark(span.n_tokens));
+            let title = format!("{label}\n{n}{}", few_tokens_mark(span.n_tokens));
             table = table.right(title, |m| {
-                self.more_here(m, span).to_owned() + &kld_in(m, span)
+                self.more_in_span_mark(m, span).to_owned() + &kld_in(m, span)
             });
         }
         table.notes(self.span_legends())
@@ -308,25 +332,27 @@ impl Comparison {
     /// The models in each span; without rows unless there are several.
     pub(super) fn spans_table(&self, name: ShownName<'_>) -> Table<(&Bin, &ComparedModel)> {
         let (spans, has_ratios) = (self.spans(), self.has_span_ratios());
-        let models = |span| self.models.iter().map(move |m| (span, m));
-        let rows = spans.iter().flat_map(models);
-        let best = self.best().filter(|_| has_ratios);
-        let compared = best.map(|best| {
-            let best = name(&best.label);
-            format!(", and how many times as far as {best}, the best")
-        });
-        let title = format!("By span{}", compared.unwrap_or_default());
+        let rows = spans
+            .iter()
+            .flat_map(|span| self.models.iter().map(move |m| (span, m)));
+        let title = match self.best().filter(|_| has_ratios) {
+            Some(best) => format!(
+                "By span, and how many times as far as {}, the best",
+                name(&best.label)
+            ),
+            None => "By span".to_owned(),
+        };
         let interval = &self.interval_title();
         let times = |(span, m): &(&Bin, &ComparedModel)| Some(estimate(ratio_in(m, span)?.ratio?));
         let mut table = Table::new(title, rows)
             .left("span", |(span, _)| span.label.clone())
             .in_markdown()
             .left("tokens", |(span, _)| {
-                count(span.n_tokens) + mark(span.n_tokens)
+                count(span.n_tokens) + few_tokens_mark(span.n_tokens)
             })
             .in_markdown()
             .left("\n    model", |(_, m)| format!("    {}", name(&m.label)))
-            .left("", |(span, m)| self.more_here(m, span).to_owned())
+            .left("", |(span, m)| self.more_in_span_mark(m, span).to_owned())
             .right("mean\nKLD", |(span, m)| kld_in(m, span))
             .number("same\ntop", |(span, m)| bin_in(m, span)?.agreement, points)
             .unit("%")
@@ -334,26 +360,34 @@ impl Comparison {
             .shown_if(has_ratios)
             .notes(self.span_legends());
         for (i, span) in spans.iter().enumerate() {
-            let (n, few) = (count_of(span.n_tokens, "token"), mark(span.n_tokens));
-            let title = format!("  {}, {n}{few}", printable(&span.label));
+            let (tokens, mark) = (
+                count_of(span.n_tokens, "token"),
+                few_tokens_mark(span.n_tokens),
+            );
+            let title = format!("  {}, {tokens}{mark}", printable(&span.label));
             table = table.group(i * self.models.len(), title);
         }
         table
     }
 
     /// The mark of a model that loses more in a span than elsewhere.
-    fn more_here(&self, model: &ComparedModel, span: &Bin) -> &'static str {
-        let loses_more = ratio_in(model, span).is_some_and(|of| self.loses_more(of));
-        if loses_more { MORE_HERE } else { "" }
+    fn more_in_span_mark(&self, model: &ComparedModel, span: &Bin) -> &'static str {
+        match ratio_in(model, span) {
+            Some(ratio) if self.loses_more(ratio) => MORE_IN_SPAN,
+            _ => "",
+        }
     }
 
     /// The explanations of the marks that occur.
     fn span_legends(&self) -> Vec<String> {
-        let mut of_each = self.models.iter().flat_map(|of| &of.ratio_to_best_by_span);
-        let any_more = of_each.any(|of| self.loses_more(of));
-        let more = any_more.then(|| MORE_HERE_LEGEND.to_owned());
-        let few = legend(self.spans().iter().map(|span| span.n_tokens));
-        more.into_iter().chain(few).collect()
+        let any_loses_more = self
+            .models
+            .iter()
+            .flat_map(|model| &model.ratio_to_best_by_span)
+            .any(|ratio| self.loses_more(ratio));
+        let more_in_span = any_loses_more.then(|| MORE_IN_SPAN_LEGEND.to_owned());
+        let few_tokens = few_tokens_legend(self.spans().iter().map(|span| span.n_tokens));
+        more_in_span.into_iter().chain(few_tokens).collect()
     }
 
     /// The tables of KV caches, one for each model that was run with several.
@@ -362,20 +396,23 @@ impl Comparison {
         let tables = self.caches().into_iter().map(|(caches, runs)| {
             let size = |m: &ComparedModel| caches.of_model(m).map(|bytes| bytes as f64);
             let first = runs.first();
-            let label = first.map(|first| printable(first.model.default_label()));
+            let name = first.map_or_else(String::new, |first| {
+                printable(first.model.default_label())
+            });
             let largest = first.and_then(|first| caches.of_model(first));
             let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
-            let sizes = runs.iter().filter_map(|m| m.set_up.kv_cache_sizes.as_ref());
-            let bends = sizes.clone().any(|sizes| !sizes.are_in_proportion());
+            let mut sizes = runs.iter().filter_map(|m| m.set_up.kv_cache_sizes.as_ref());
+            let any_is_bounded = sizes.any(|sizes| !sizes.are_in_proportion());
             let note = "What a sliding window or a recurrent layer keeps does not grow with the context: \
                         --for-context N shows the caches of N tokens.";
-            let note = Some(note).filter(|_| bends && self.for_context.is_none());
-            let is_usual = |m: &&&ComparedModel| cache_types(m) == Some([USUAL_CACHE; 2]);
-            let usual = runs.iter().find(is_usual).and_then(|usual| size(usual));
+            let note = Some(note).filter(|_| any_is_bounded && self.for_context.is_none());
+            let usual_size = runs
+                .iter()
+                .find(|m| cache_types(m) == Some([USUAL_CACHE; 2]))
+                .and_then(|usual| size(usual));
             let times = |m: &&ComparedModel| Some(m.ratio_to_best?.ratio);
             let types = |m: &ComparedModel| cache_types(m).unwrap_or_default().map(printable);
-            let name = label.unwrap_or_default();
-            let share = format!("share of\n{USUAL_CACHE}");
+            let share_title = format!("share of\n{USUAL_CACHE}");
             let for_tokens = caches.for_tokens();
             let title = format!("KV caches of {name}{for_tokens}, the largest first");
             Table::new(title, runs)
@@ -384,8 +421,8 @@ impl Comparison {
                 .left("V", |m| types(m)[1].clone())
                 .number("cache\n", |m| Some(size(m)? / unit.bytes), two_decimals)
                 .unit(unit.symbol)
-                .number(share, |m| Some(size(m)? / usual?), percent_1)
-                .shown_if(usual.is_some())
+                .number(share_title, |m| Some(size(m)? / usual_size?), percent_1)
+                .shown_if(usual_size.is_some())
                 .number("mean\nKLD", |m| Some(m.mean_kld()?.value), short_kld)
                 .right("times\nthe best", |m| match times(m) {
                     None if best == Some(&m.label) => "best".to_owned(),
@@ -403,28 +440,32 @@ impl Comparison {
     /// caches whose sizes they have. Of runs with the same types, the first counts; one whose size is not
     /// recorded is left out.
     fn caches(&self) -> Vec<(Caches, Vec<&ComparedModel>)> {
-        let mut of_models: Vec<Vec<&ComparedModel>> = Vec::new();
+        let mut runs_of_models: Vec<Vec<&ComparedModel>> = Vec::new();
         for model in &self.models {
             let types = cache_types(model);
             if types.is_none() || model.set_up.kv_cache_bytes.unwrap_or(0) == 0 {
                 continue;
             }
-            let is_its = |runs: &&mut Vec<&ComparedModel>| runs[0].is_of_same_file(model);
-            match of_models.iter_mut().find(is_its) {
+            let runs_of_model = runs_of_models
+                .iter_mut()
+                .find(|runs| runs[0].is_of_same_file(model));
+            match runs_of_model {
                 Some(runs) if runs.iter().any(|run| cache_types(run) == types) => {}
                 Some(runs) => runs.push(model),
-                None => of_models.push(vec![model]),
+                None => runs_of_models.push(vec![model]),
             }
         }
-        of_models.retain(|runs| runs.len() > 1);
-        let of_each = of_models.into_iter().map(|mut runs| {
-            let known = Caches::known(runs.iter().copied(), self.for_context);
-            let caches = known.unwrap_or(Caches::Measured);
-            // Of equally large ones, the nearest comes first, as they are sorted already.
-            runs.sort_by_key(|run| Reverse(caches.of_model(run)));
-            (caches, runs)
-        });
-        of_each.collect()
+        runs_of_models.retain(|runs| runs.len() > 1);
+        runs_of_models
+            .into_iter()
+            .map(|mut runs| {
+                let known = Caches::known(runs.iter().copied(), self.for_context);
+                let caches = known.unwrap_or(Caches::Measured);
+                // Of equally large ones, the nearest comes first, as they are sorted already.
+                runs.sort_by_key(|run| Reverse(caches.of_model(run)));
+                (caches, runs)
+            })
+            .collect()
     }
 
     /// True if the tables of KV caches have every model.
@@ -433,7 +474,7 @@ impl Comparison {
         n_runs == self.models.len()
     }
 
-    /// The models whose greedy answers were compared; `with_drafts`: and the tokens that a round of drafts
+    /// The models whose greedy answers were compared, and, if `with_drafts` is set, the drafted tokens that a round
     /// accepts.
     pub(crate) fn identical_table(
         &self,
@@ -442,23 +483,32 @@ impl Comparison {
     ) -> Table<(&ComparedModel, &IdenticalOutput)> {
         let drafted = format!("accepted of\n{DEFAULT_DRAFTED} drafted");
         let interval = &self.interval_title();
-        let models = self.models.iter();
-        let both = models.filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)));
-        let answered = Vec::from_iter(both);
-        let identical = || answered.iter().map(|(_, of)| *of);
+        let rows: Vec<_> = self
+            .models
+            .iter()
+            .filter_map(|m| Some((m, m.summary.identical_output.as_ref()?)))
+            .collect();
+        let outputs = || rows.iter().map(|(_, output)| *output);
         // The cut is the reference's, so it is the same for all.
-        let to = identical().next().map(same_to);
-        let title = to.map(|to| format!("Greedy answers that are the original's {to}"));
-        let notes = left_out(identical());
-        Table::new(title.unwrap_or_default(), answered)
+        let title = outputs().next().map(|output| {
+            let up_to = same_up_to(output);
+            format!("Greedy answers that are the original's {up_to}")
+        });
+        let notes = left_out(outputs());
+        Table::new(title.unwrap_or_default(), rows)
             .left("\n  model", |(m, _)| format!("  {}", name(&m.label)))
-            .right("answers", |(_, of)| {
-                let [same, all] = [of.n_answers - of.n_differ, of.n_answers].map(count);
+            .right("answers", |(_, output)| {
+                let n_same = output.n_answers - output.n_differ;
+                let [same, all] = [n_same, output.n_answers].map(count);
                 format!("{same} of {all}")
             })
-            .estimate(["share\n%", interval], |(_, of)| of.same_to_the_end, points)
-            .right("half of those that\ndiffer do so within", |(_, of)| {
-                or_undefined(of.half_differ_within, |n| count_of(n.into(), "token"))
+            .estimate(
+                ["share\n%", interval],
+                |(_, output)| output.same_to_the_end,
+                points,
+            )
+            .right("half of those that\ndiffer do so within", |(_, output)| {
+                or_undefined(output.half_differ_within, |n| count_of(n.into(), "token"))
             })
             .number(drafted, |(m, _)| Some(accepted(m)?.value), two_decimals)
             .shown_if(with_drafts)
@@ -472,7 +522,7 @@ impl Comparison {
              original's own."
         );
         let note = if self.has_sizes_to_draft() {
-            format!("{round} {AS_A_DRAFT}")
+            format!("{round} {DRAFT_ADVICE}")
         } else {
             round
         };
@@ -480,7 +530,7 @@ impl Comparison {
         let interval = &self.interval_title();
         let share = |m: &&ComparedModel| Some(m.summary.acceptance.as_ref()?.mean.value);
         let size = |m: &&ComparedModel| m.model.shown_bytes().map(|size| size as f64);
-        Table::new(ACCEPTED, self.drafts())
+        Table::new(ACCEPTANCE_TITLE, self.drafts())
             .left("\n  model", |m| format!("  {}", name(&m.label)))
             .number("file\nsize", size, |size| bytes(size as u64))
             .number("accepted\n%", share, points)
@@ -493,17 +543,19 @@ impl Comparison {
     pub(crate) fn drafts(&self) -> Vec<&ComparedModel> {
         let mut drafts: Vec<&ComparedModel> = Vec::new();
         for model in &self.models {
-            let is_new = || !drafts.iter().any(|other| other.is_of_same_file(model));
-            let is_draft = !model.is_reference_model
+            let may_draft = !model.is_reference_model
                 && !model.is_weights_alone
                 && model.summary.acceptance.is_some();
-            if is_draft && is_new() {
+            if may_draft && !drafts.iter().any(|other| other.is_of_same_file(model)) {
                 drafts.push(model);
             }
         }
-        let first = self.models.first();
-        let is_first = |of: &ComparedModel| first.is_some_and(|first| of.is_of_same_file(first));
-        drafts.retain(|_| !self.models.iter().all(is_first));
+        let [first, others @ ..] = self.models.as_slice() else {
+            return drafts;
+        };
+        if others.iter().all(|model| model.is_of_same_file(first)) {
+            drafts.clear();
+        }
         drafts
     }
 
@@ -514,8 +566,10 @@ impl Comparison {
 
     /// True if there are drafts of several sizes to choose from.
     pub(super) fn has_sizes_to_draft(&self) -> bool {
-        let drafts = self.drafts().into_iter();
-        let mut sizes = drafts.filter_map(|model| model.model.shown_bytes());
+        let mut sizes = self
+            .drafts()
+            .into_iter()
+            .filter_map(|model| model.model.shown_bytes());
         let first = sizes.next();
         sizes.any(|size| Some(size) != first)
     }
@@ -532,23 +586,32 @@ impl Comparison {
         /// The most characters of a bin's name on a terminal of 80 columns.
         const BIN_CHARS: usize = 16;
         let tables = BREAKDOWN.iter().filter_map(|(by, bins)| {
-            let first = models.iter().find(|of| !bins(&of.breakdown).is_empty())?;
+            let first = models
+                .iter()
+                .find(|model| !bins(&model.breakdown).is_empty())?;
             let n_tokens = first.summary.n_tokens.max(1) as f64;
             let bins_of_first = bins(&first.breakdown);
             let labels: Vec<&str> = bins_of_first.iter().map(|bin| bin.label.as_str()).collect();
             let names = Names::whole(&labels, WIDTH);
-            let beyond = width.map_or(usize::MAX, |width| width.saturating_sub(WIDTH));
-            let bin_name = names.within(BIN_CHARS.saturating_add(beyond));
-            let title = title(by, self.reference.unit());
-            let tokens = |bin: &&Bin| format!("  {}{}", bin_name(&bin.label), mark(bin.n_tokens));
+            let spare_width = width.map_or(usize::MAX, |width| width.saturating_sub(WIDTH));
+            let bin_name = names.within(BIN_CHARS.saturating_add(spare_width));
+            let title = division_title(by, self.reference.unit());
+            let tokens = |bin: &&Bin| {
+                format!(
+                    "  {}{}",
+                    bin_name(&bin.label),
+                    few_tokens_mark(bin.n_tokens)
+                )
+            };
             let mut table = Table::new(format!("Mean KLD {title}, nats"), bins_of_first)
                 .left("  tokens", tokens)
                 .right("share", |bin| percent_1(bin.n_tokens as f64 / n_tokens));
             for model in models {
                 let bins = bins(&model.breakdown);
                 table = table.right(name(&model.label), |bin| {
-                    let own = bins.iter().find(|of| of.label == bin.label);
-                    or_undefined(own.and_then(|of| of.kld), |mean| short_kld(mean.value))
+                    let own_bin = bins.iter().find(|own_bin| own_bin.label == bin.label);
+                    let mean = own_bin.and_then(|own_bin| own_bin.kld);
+                    or_undefined(mean, |mean| short_kld(mean.value))
                 });
             }
             Some(table)
@@ -558,10 +621,12 @@ impl Comparison {
 
     /// Explains the mark in the tables of the breakdown, if it is there.
     pub(super) fn breakdown_legend(&self) -> Option<String> {
-        let of_model = |model| BREAKDOWN.iter().flat_map(move |(_, bins)| bins(model));
-        let models = self.models.iter();
-        let bins = models.flat_map(|model| of_model(&model.breakdown));
-        legend(bins.map(|bin| bin.n_tokens))
+        let bins = self.models.iter().flat_map(|model| {
+            BREAKDOWN
+                .iter()
+                .flat_map(|(_, bins)| bins(&model.breakdown))
+        });
+        few_tokens_legend(bins.map(|bin| bin.n_tokens))
     }
 }
 
@@ -573,14 +638,19 @@ fn accepted(model: &ComparedModel) -> Option<Estimate> {
 
 /// A model's tokens in a span.
 fn bin_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m Bin> {
-    let mut bins = model.breakdown.by_span.iter();
-    bins.find(|bin| bin.label == span.label)
+    model
+        .breakdown
+        .by_span
+        .iter()
+        .find(|bin| bin.label == span.label)
 }
 
 /// A model's ratio to the best in a span.
 fn ratio_in<'m>(model: &'m ComparedModel, span: &Bin) -> Option<&'m SpanRatio> {
-    let mut ratios = model.ratio_to_best_by_span.iter();
-    ratios.find(|of| of.label == span.label)
+    model
+        .ratio_to_best_by_span
+        .iter()
+        .find(|ratio| ratio.label == span.label)
 }
 
 fn kld_in(model: &ComparedModel, span: &Bin) -> String {
@@ -600,14 +670,14 @@ mod tests {
     use crate::testing::sample::comparison;
     use crate::tests::FULL;
 
-    fn caches_text(of: &Comparison) -> String {
-        of.caches_tables().iter().map(Table::text).collect()
+    fn caches_text(comparison: &Comparison) -> String {
+        comparison.caches_tables().iter().map(Table::text).collect()
     }
 
     /// Five runs of two models, each with a KV cache of its own.
     fn swept() -> Comparison {
-        let mut of = comparison();
-        of.models.truncate(5);
+        let mut comparison = comparison();
+        comparison.models.truncate(5);
         let caches = [
             ("q4", "f16", "f16", 8 << 30),
             ("q4", "q8_0", "f16", 6_576_668_672),
@@ -615,88 +685,98 @@ mod tests {
             ("q2", "f16", "f16", 8 << 30),
             ("q2", "q8_0", "q8_0", 4_563_402_752),
         ];
-        for (model, (name, k, v, bytes)) in of.models.iter_mut().zip(caches) {
+        for (model, (name, k, v, bytes)) in comparison.models.iter_mut().zip(caches) {
             model.model.path = format!("{name}.gguf");
             model.set_up.type_k = Some(k.to_owned());
             model.set_up.type_v = Some(v.to_owned());
             model.set_up.kv_cache_bytes = Some(bytes);
         }
-        of
+        comparison
     }
 
     #[test]
     fn each_model_that_was_run_with_several_has_a_table() {
-        let of = swept();
-        insta::assert_snapshot!(caches_text(&of));
-        assert!(of.text(FULL).contains(&caches_text(&of)));
-        for line in of.text(FULL).lines() {
+        let comparison = swept();
+        insta::assert_snapshot!(caches_text(&comparison));
+        assert!(comparison.text(FULL).contains(&caches_text(&comparison)));
+        for line in comparison.text(FULL).lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
         // All of the types are there already.
-        assert!(!of.text(FULL).contains("Set-up, where models differ"));
+        assert!(
+            !comparison
+                .text(FULL)
+                .contains("Set-up, where models differ")
+        );
     }
 
     #[test]
     fn there_is_none_where_it_would_say_nothing() {
         assert_eq!(caches_text(&comparison()), "");
         // No size is recorded.
-        let mut of = swept();
-        of.models
+        let mut comparison = swept();
+        comparison
+            .models
             .iter_mut()
             .for_each(|model| model.set_up.kv_cache_bytes = None);
-        assert_eq!(caches_text(&of), "");
+        assert_eq!(caches_text(&comparison), "");
         // All runs have the same types.
-        let mut of = swept();
-        for model in &mut of.models {
+        let mut comparison = swept();
+        for model in &mut comparison.models {
             model.set_up.type_k = Some("f16".to_owned());
             model.set_up.type_v = Some("f16".to_owned());
         }
-        assert_eq!(caches_text(&of), "");
+        assert_eq!(caches_text(&comparison), "");
     }
 
     /// A plain run beside those of a sweep, and one of a file that does not record the size.
     #[test]
     fn the_first_run_with_a_pair_of_types_counts() {
         let whole = swept();
-        let mut of = swept();
-        let mut twice = of.models[0].clone();
+        let mut comparison = swept();
+        let mut twice = comparison.models[0].clone();
         twice.label = "again".to_owned();
-        of.models.push(twice);
-        assert_eq!(caches_text(&of), caches_text(&whole));
-        let n_rows = |of: &Comparison| {
-            of.caches()
+        comparison.models.push(twice);
+        assert_eq!(caches_text(&comparison), caches_text(&whole));
+        let n_rows = |comparison: &Comparison| {
+            comparison
+                .caches()
                 .iter()
                 .map(|(_, runs)| runs.len())
                 .sum::<usize>()
         };
-        of.models.pop();
-        of.models[0].set_up.kv_cache_bytes = None;
-        assert_eq!(n_rows(&of) + 1, n_rows(&whole));
+        comparison.models.pop();
+        comparison.models[0].set_up.kv_cache_bytes = None;
+        assert_eq!(n_rows(&comparison) + 1, n_rows(&whole));
     }
 
-    fn labels(of: &Comparison) -> Vec<&str> {
-        let drafts = of.drafts().into_iter();
+    fn labels(comparison: &Comparison) -> Vec<&str> {
+        let drafts = comparison.drafts().into_iter();
         drafts.map(|model| model.label.as_str()).collect()
     }
 
     #[test]
     fn neither_the_original_nor_runs_of_one_file_are_drafts_to_choose_from() {
-        let mut of = comparison();
-        of.models.truncate(3);
-        assert_eq!(labels(&of), ["tiny-q4_K_M", "tiny-iq4_xs"]);
-        assert!(of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        let mut comparison = comparison();
+        comparison.models.truncate(3);
+        assert_eq!(labels(&comparison), ["tiny-q4_K_M", "tiny-iq4_xs"]);
+        assert!(
+            comparison.has_sizes_to_draft() && comparison.text(FULL).contains(ACCEPTANCE_TITLE)
+        );
         // Another file of the same size.
-        of.models[2].model.file_bytes = of.models[1].model.file_bytes;
-        of.models[2].model.size_bytes = of.models[1].model.size_bytes;
-        assert!(!of.has_sizes_to_draft() && of.text(FULL).contains(ACCEPTED));
+        comparison.models[2].model.file_bytes = comparison.models[1].model.file_bytes;
+        comparison.models[2].model.size_bytes = comparison.models[1].model.size_bytes;
+        assert!(
+            !comparison.has_sizes_to_draft() && comparison.text(FULL).contains(ACCEPTANCE_TITLE)
+        );
         // Two runs of one.
-        of.models[2].model = of.models[1].model.clone();
-        assert_eq!(labels(&of), ["tiny-q4_K_M"]);
-        of.models.remove(0);
-        for shown in [of.text(FULL), of.markdown(false)] {
-            assert!(!shown.contains(ACCEPTED), "{shown}");
+        comparison.models[2].model = comparison.models[1].model.clone();
+        assert_eq!(labels(&comparison), ["tiny-q4_K_M"]);
+        comparison.models.remove(0);
+        for shown in [comparison.text(FULL), comparison.markdown(false)] {
+            assert!(!shown.contains(ACCEPTANCE_TITLE), "{shown}");
         }
-        let page = crate::page::html(&of).unwrap();
+        let page = crate::page::html(&comparison).unwrap();
         assert!(!page.contains("Drafted tokens that are accepted"));
     }
 
@@ -707,28 +787,31 @@ mod tests {
             full: false,
             ..FULL
         };
-        let mut of = comparison();
-        assert!(of.text(brief).contains("3 drafted"));
-        let drafts = Vec::from_iter(of.drafts().iter().map(|draft| draft.label.clone()));
-        let mut alone = comparison();
-        for model in &mut alone.models {
+        let mut comparison = comparison();
+        assert!(comparison.text(brief).contains("3 drafted"));
+        let drafts = Vec::from_iter(comparison.drafts().iter().map(|draft| draft.label.clone()));
+        let mut dequantized = comparison.clone();
+        for model in &mut dequantized.models {
             model.is_weights_alone = model.label == drafts[0];
         }
-        let rest = alone.drafts().into_iter().map(|draft| &draft.label);
-        assert!(rest.eq(&drafts[1..]), "nobody runs the first like that");
-        for model in &mut of.models {
+        let other_drafts = dequantized.drafts().into_iter().map(|draft| &draft.label);
+        assert!(
+            other_drafts.eq(&drafts[1..]),
+            "nobody runs the first like that"
+        );
+        for model in &mut comparison.models {
             model.summary.identical_output = None;
         }
         // Answers without greedy ones have spans.
-        assert!(of.text(brief).contains(ACCEPTED));
-        for model in &mut of.models {
+        assert!(comparison.text(brief).contains(ACCEPTANCE_TITLE));
+        for model in &mut comparison.models {
             model.breakdown.by_span.clear();
         }
-        for shown in [of.text(brief), of.markdown(false)] {
+        for shown in [comparison.text(brief), comparison.markdown(false)] {
             assert!(!shown.contains("draft"), "{shown}");
         }
-        assert!(of.text(FULL).contains(ACCEPTED));
-        let page = crate::page::html(&of).unwrap();
+        assert!(comparison.text(FULL).contains(ACCEPTANCE_TITLE));
+        let page = crate::page::html(&comparison).unwrap();
         assert!(page.contains("Drafted tokens that are accepted"));
     }
 
@@ -744,8 +827,8 @@ mod tests {
 
     #[test]
     fn groups_have_safe_names() {
-        let mut of = comparison();
-        for model in &mut of.models {
+        let mut comparison = comparison();
+        for model in &mut comparison.models {
             model.breakdown.by_confidence.clear();
             let bins = &mut model.breakdown.by_position;
             bins.truncate(2);
@@ -753,6 +836,6 @@ mod tests {
             bins[1].label = "a name that is far too long for a terminal".to_owned();
             model.breakdown.by_group = std::mem::take(bins);
         }
-        insta::assert_snapshot!(of.breakdown_text(WIDTH));
+        insta::assert_snapshot!(comparison.breakdown_text(WIDTH));
     }
 }

@@ -1,11 +1,11 @@
 //! A comparison as text.
 
-use super::tables::{ShownName, clusters};
+use super::tables::{ShownName, clusters_text};
 use super::{ComparedModel, Comparison};
 use crate::layout::{Sheet, View, hanging, list, wrapped};
 use crate::names::Names;
 use crate::number::{count, count_of, printable, short_percent};
-use crate::result::{ModelReport, NotAvailable, WorstToken};
+use crate::result::{ModelReport, NotAvailable};
 use crate::table::Table;
 use crate::text_report;
 
@@ -36,7 +36,7 @@ impl Comparison {
     /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
         let text = self.text_of_models(view, true);
-        text + &self.not_compared_text() + view.more()
+        text + &self.not_compared_text() + view.more_hint()
     }
 
     /// The result in sentences, the table of the models, the ratios to the best if wanted or in full, and the
@@ -48,14 +48,17 @@ impl Comparison {
         if !sentences.is_empty() {
             text += &wrapped(&sentences.join(" "));
         }
-        let mut warnings = self.warnings.iter();
-        if let Some(warning) = warnings.find(|of| of.kind() == "unpaired") {
+        let unpaired = self
+            .warnings
+            .iter()
+            .find(|warning| warning.kind() == "unpaired");
+        if let Some(warning) = unpaired {
             text += &wrapped(&printable(&warning.to_string()));
         }
         if !text.is_empty() {
             text.push('\n');
         }
-        text += &self.head(names);
+        text += &self.heading(names);
         text.push('\n');
         text += &names.fitted(|name| self.models_table(name).rows_text());
         text.extend(self.legend().iter().map(|line| format!("{line}\n")));
@@ -67,11 +70,11 @@ impl Comparison {
         text += &if view.full {
             Table::fitted(names, |name| self.spans_table(name))
         } else {
-            Table::fitted(names, |name| self.brief_spans_table(name).first(view))
+            Table::fitted(names, |name| self.brief_spans_table(name).first_rows(view))
         };
         text.extend(self.caches_tables().iter().map(Table::text));
         text += &self.in_use_text(names, view);
-        text += &Table::fitted(names, |name| self.set_up_table(name).first(view));
+        text += &Table::fitted(names, |name| self.set_up_table(name).first_rows(view));
         if view.breakdown {
             text += &self.breakdown_text(view.width);
         }
@@ -80,7 +83,7 @@ impl Comparison {
 
     /// The models, the reference, and the tokens. With `--until`, models stop after different numbers of
     /// tokens: the lines state the fewest and the most then.
-    fn head(&self, names: &Names) -> String {
+    fn heading(&self, names: &Names) -> String {
         const NAME_WIDTH: usize = 16;
         let (reference, n_models) = (&self.reference, self.models.len() as u64);
         let against = printable(reference.shown_name());
@@ -89,14 +92,16 @@ impl Comparison {
         out.text = hanging("", 2, &title);
         out.known("reference model", reference.model_name());
         if n_models > 0 {
-            let tokens = self.range("token", |of| of.summary.n_tokens + of.summary.n_excluded);
-            let windows = self.range(reference.unit(), |of| of.summary.n_windows);
-            let name = reference.text.as_ref().and_then(|text| text.name.as_ref());
-            let of = name.map_or_else(String::new, |text| format!(" of {text}"));
-            let most = if reference.prompts { "at most " } else { "" };
+            let tokens = self.count_range("token", |model| {
+                model.summary.n_tokens + model.summary.n_excluded
+            });
+            let windows = self.count_range(reference.unit(), |model| model.summary.n_windows);
+            let text_name = reference.text.as_ref().and_then(|text| text.name.as_ref());
+            let of_text = text_name.map_or_else(String::new, |name| format!(" of {name}"));
+            let at_most = if reference.prompts { "at most " } else { "" };
             let n_ctx = count(reference.n_ctx.into());
-            let covered = format!("{tokens}{of} in {windows} of {most}{n_ctx}");
-            out.line("tokens", &covered);
+            let coverage = format!("{tokens}{of_text} in {windows} of {at_most}{n_ctx}");
+            out.line("tokens", &coverage);
             out.known("answers", reference.sampled_answers());
             let level = short_percent(self.confidence.level());
             let intervals = format!("at {level} %, {}", self.clusters_text());
@@ -109,9 +114,9 @@ impl Comparison {
     }
 
     /// A count of each model, `480 to 960 tokens` where they differ.
-    fn range(&self, thing: &str, of: impl Fn(&ComparedModel) -> u64) -> String {
-        let fewest = self.models.iter().map(&of).min().unwrap_or(0);
-        let most = self.models.iter().map(&of).max().unwrap_or(0);
+    fn count_range(&self, thing: &str, n: impl Fn(&ComparedModel) -> u64) -> String {
+        let fewest = self.models.iter().map(&n).min().unwrap_or(0);
+        let most = self.models.iter().map(&n).max().unwrap_or(0);
         if fewest == most {
             count_of(most, thing)
         } else {
@@ -121,33 +126,35 @@ impl Comparison {
 
     /// Describes the clusters of the intervals, each kind and number that a model has.
     pub(super) fn clusters_text(&self) -> String {
-        let models = self.models.iter();
-        let of_models = models.map(|of| clusters(&of.summary.clusters, self.reference.unit()));
-        let mut all: Vec<String> = of_models.collect();
-        all.sort();
-        all.dedup();
-        list(all)
+        let mut descriptions: Vec<String> = self
+            .models
+            .iter()
+            .map(|model| clusters_text(&model.summary.clusters, self.reference.unit()))
+            .collect();
+        descriptions.sort();
+        descriptions.dedup();
+        list(descriptions)
     }
 
     /// The greedy answers that stay the same, and the drafted tokens that are accepted.
     fn in_use_text(&self, names: &Names, view: View) -> String {
         let mut text = Table::fitted(names, |name| {
-            self.identical_table(name, !view.full).first(view)
+            self.identical_table(name, !view.full).first_rows(view)
         });
         // Without greedy answers, drafts have no column there.
         if view.full || (text.is_empty() && self.shows_drafts()) {
-            text += &Table::fitted(names, |name| self.acceptance_table(name).first(view));
+            text += &Table::fitted(names, |name| self.acceptance_table(name).first_rows(view));
         }
         text
     }
 
     /// The tables of the breakdown, a few models beside each other.
     pub(super) fn breakdown_text(&self, width: usize) -> String {
-        /// As many columns as fit 80 characters.
-        const MODELS_BESIDE: usize = 5;
+        /// The models in one table: as many as have columns that fit 80 characters.
+        const MODELS_PER_TABLE: usize = 5;
         let names = self.names(width);
         let mut text = String::new();
-        for models in self.models.chunks(MODELS_BESIDE) {
+        for models in self.models.chunks(MODELS_PER_TABLE) {
             let tables = |name: ShownName<'_>| self.breakdown_tables(models, name, Some(width));
             for i in 0..tables(&str::to_owned).len() {
                 text += &Table::fitted(&names, |name| tables(name).swap_remove(i));
@@ -173,8 +180,10 @@ impl Comparison {
 
 /// The text of the token with the largest finite KLD; infinite ones come before it in `top`.
 fn max_at_text(model: &ComparedModel) -> Option<String> {
-    let at = &model.summary.kld.as_ref()?.max_at;
-    let is_there = |token: &&WorstToken| (token.window, token.position) == (at.window, at.position);
-    let largest = model.top.iter().find(is_there)?;
-    largest.text.as_ref()?.next.clone()
+    let location = &model.summary.kld.as_ref()?.max_at;
+    let token = model
+        .top
+        .iter()
+        .find(|token| (token.window, token.position) == (location.window, location.position))?;
+    token.text.as_ref()?.next.clone()
 }

@@ -164,15 +164,18 @@ impl MapInfo {
     /// Counts what a map holds.
     pub fn new(map: &SensitivityMap) -> Self {
         let (header, cells) = (&map.header, &map.cells);
-        let singles = cells.iter().filter(|cell| cell.exchanged.len() == 1);
-        let alone: BTreeSet<&String> = singles.flat_map(|cell| cell.exchanged.keys()).collect();
+        let measured_alone: BTreeSet<&String> = cells
+            .iter()
+            .filter(|cell| cell.exchanged.len() == 1)
+            .flat_map(|cell| cell.exchanged.keys())
+            .collect();
         let n_tokens = cells.iter().flat_map(|cell| &cell.n_tokens);
         let tensors = header.tensors.iter();
         Self {
             is_complete: !map.is_cut_off,
             n_tensors: tensors.len() as u64,
             n_quantizable: tensors.filter(|tensor| tensor.is_quantizable).count() as u64,
-            n_measured: alone.len() as u64,
+            n_measured: measured_alone.len() as u64,
             n_with_errors: map.errors.len() as u64,
             n_cells: cells.len() as u64,
             n_tokens: n_tokens.copied().map(u64::from).sum(),
@@ -236,14 +239,22 @@ pub struct GroupInfo {
 impl GroupInfo {
     /// Collects the groups of a reference.
     pub fn of_each(groups: &Groups) -> Vec<Self> {
-        let info = groups.names().iter().zip(0..).map(|(name, group)| {
-            let runs = groups.window_groups().iter().filter(|run| run.0 == group);
-            Self {
+        groups
+            .names()
+            .iter()
+            .zip(0..)
+            .map(|(name, group)| Self {
                 name: name.clone(),
-                n_windows: Some(runs.map(|run| run.1).sum()),
-            }
-        });
-        info.collect()
+                n_windows: Some(
+                    groups
+                        .window_groups()
+                        .iter()
+                        .filter(|(run_group, _)| *run_group == group)
+                        .map(|(_, n_windows)| n_windows)
+                        .sum(),
+                ),
+            })
+            .collect()
     }
 }
 

@@ -26,13 +26,13 @@ fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "not known".to_owned(), |value| value.to_string())
 }
 
-/// The words, if something holds.
-fn when(holds: bool, words: &'static str) -> &'static str {
-    if holds { words } else { "" }
+/// The words, if the condition holds; otherwise none.
+fn words_if(condition: bool, words: &'static str) -> &'static str {
+    if condition { words } else { "" }
 }
 
-/// The parts that are known, between commas.
-fn list<const N: usize>(parts: [Option<String>; N]) -> String {
+/// The parts that are known, with commas between them.
+fn known_parts<const N: usize>(parts: [Option<String>; N]) -> String {
     Vec::from_iter(parts.into_iter().flatten()).join(", ")
 }
 
@@ -69,17 +69,20 @@ fn put_rows(out: &mut Sheet, info: &Info) {
     if let Some(map) = &info.map {
         put_map(out, map);
     }
-    if let Some(of_file) = &info.states {
-        put_states(out, of_file);
+    if let Some(states) = &info.states {
+        put_states(out, states);
     }
-    let half_width = info.until.map(short_percent);
-    let until = half_width.map(|of| format!("to stop where the mean KLD is known to ±{of} %"));
+    let until = info.until.map(|half_width| {
+        let percent = short_percent(half_width);
+        format!("to stop where the mean KLD is known to ±{percent} %")
+    });
     out.known("until", until);
-    let is_held = info.holds_tokens;
-    let words = is_held.map(|is| if is { "held" } else { "none" });
-    out.known("token ids", words);
+    let token_ids = info
+        .holds_tokens
+        .map(|holds_tokens| if holds_tokens { "held" } else { "none" });
+    out.known("token ids", token_ids);
     let set_up = info.backend.as_ref().map(described);
-    out.known("set-up", set_up.filter(|known| !known.is_empty()));
+    out.known("set-up", set_up.filter(|settings| !settings.is_empty()));
     for (key, value) in &info.others {
         out.line(key, value);
     }
@@ -87,21 +90,24 @@ fn put_rows(out: &mut Sheet, info: &Info) {
 
 /// The lines about the windows of a file; what it does not record has no value.
 fn window_lines(info: &Info) -> [(&'static str, Option<String>); 6] {
-    let of_info = info.prompts.as_ref();
-    let is_generated = of_info.is_some_and(|prompts| prompts.generated.is_some());
+    let prompts = info.prompts.as_ref();
+    let is_generated = prompts.is_some_and(|prompts| prompts.generated.is_some());
     let groups = Vec::from_iter(info.groups.iter().map(group)).join(", ");
     let part = info.shard.as_ref().map(|shard| {
         // A part does not know how long the answers of the others are.
-        let at_most = when(is_generated, "at most ");
-        let (windows, rows) = (shard.n_windows.into(), count(shard.n_rows));
-        let whole = format!("{} and {at_most}{rows} rows", count_of(windows, "window"));
-        format!("{}, of {whole} in all", part(shard))
+        let at_most = words_if(is_generated, "at most ");
+        let windows = count_of(shard.n_windows.into(), "window");
+        let rows = count(shard.n_rows);
+        format!(
+            "{}, of {windows} and {at_most}{rows} rows in all",
+            part(shard)
+        )
     });
     let is_sidecar = info.kind == FileKind::Sidecar;
     let rows_name = if is_sidecar { "records" } else { "rows" };
     [
-        ("prompts", of_info.map(prompts)),
-        ("groups", Some(groups).filter(|of| !of.is_empty())),
+        ("prompts", prompts.map(prompts_line)),
+        ("groups", Some(groups).filter(|groups| !groups.is_empty())),
         ("part", part),
         ("window", Some(window(info, is_generated))),
         ("windows", info.n_windows.map(|n| windows(n, info))),
@@ -112,11 +118,15 @@ fn window_lines(info: &Info) -> [(&'static str, Option<String>); 6] {
 /// The lines about the model, the text and the windows of a reference that is about to be computed: a name
 /// and a value each.
 pub fn planned_lines(info: &Info) -> Vec<(&'static str, String)> {
-    let (of, text) = (info.model.as_ref(), info.text.as_ref());
-    let input = [("model", of.map(model)), ("text", text.map(text_identity))];
-    let lines = input.into_iter().chain(window_lines(info));
-    let known = lines.filter_map(|(name, value)| Some((name, printable(&without_hashes(&value?)))));
-    known.collect()
+    let input_lines = [
+        ("model", info.model.as_ref().map(model)),
+        ("text", info.text.as_ref().map(text_identity)),
+    ];
+    input_lines
+        .into_iter()
+        .chain(window_lines(info))
+        .filter_map(|(name, value)| Some((name, printable(&without_hashes(&value?)))))
+        .collect()
 }
 
 /// Leaves out the hashes, which tell files apart: a plan has one file of each kind.
@@ -125,42 +135,44 @@ fn without_hashes(line: &str) -> String {
     const HEX_DIGITS: usize = 64;
     let mut parts = line.split(SHA256);
     let before = parts.next().unwrap_or_default().to_owned();
-    parts.fold(before, |text, after| {
-        match after.split_at_checked(HEX_DIGITS) {
-            Some((hash, rest)) if hash.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
-                text + rest
+    parts.fold(before, |text, part| {
+        match part.split_at_checked(HEX_DIGITS) {
+            Some((hash, after_hash)) if hash.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                text + after_hash
             }
-            _ => text + SHA256 + after,
+            _ => text + SHA256 + part,
         }
     })
 }
 
 /// Puts the lines about what a map measured.
 fn put_map(out: &mut Sheet, map: &MapInfo) {
-    let of_tensors = [
+    let tensor_counts = [
         count_of(map.n_tensors, "tensor"),
         format!("{} can be quantized", count(map.n_quantizable)),
         format!("{} measured alone", count(map.n_measured)),
         format!("{} with weight errors", count(map.n_with_errors)),
     ];
-    out.line("tensors", &of_tensors.join(", "));
+    out.line("tensors", &tensor_counts.join(", "));
     let cells = count_of(map.n_cells, "cell");
     let tokens = count_of(map.n_tokens, "token");
-    let unfinished = when(!map.is_complete, "; not finished");
+    let unfinished = words_if(!map.is_complete, "; not finished");
     out.line("measured", &format!("{cells}, {tokens} scored{unfinished}"));
     out.line("  at", &format!("{} where it fits", map.measured_type));
     let types: Vec<&str> = map.types.iter().map(|kind| kind.name).collect();
     out.line("  types", &types.join(" "));
-    let imatrix = map.imatrix.as_ref();
-    let named = imatrix.map(|of| format!("{}, sha256 {}", of.file_name, of.sha256));
-    out.known("imatrix", named);
+    let imatrix = map
+        .imatrix
+        .as_ref()
+        .map(|imatrix| format!("{}, sha256 {}", imatrix.file_name, imatrix.sha256));
+    out.known("imatrix", imatrix);
 }
 
 /// Puts the lines about hidden states, their head, and how far computed rows are from the model's own.
 fn put_states(out: &mut Sheet, states: &States) {
     let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
     let (n_batch, n_ubatch) = (states.calls.n_batch, states.calls.n_ubatch);
-    let equal = when(states.calls.is_equal, " in equal calls");
+    let equal = words_if(states.calls.is_equal, " in equal calls");
     let batches = format!("batches of {n_batch}{equal}, physical {n_ubatch}");
     let numbers = format!("{n_embd} numbers each, {name}, from {batches}");
     out.line("states", &numbers);
@@ -173,11 +185,13 @@ fn put_states(out: &mut Sheet, states: &States) {
         HeadStep::Add { .. } => "plus a bias".to_owned(),
         HeadStep::Mul { .. } => "times a vector".to_owned(),
     });
-    let start = when(!states.then.is_empty(), "; then ");
-    let then = format!("{start}{}", Vec::from_iter(steps).join(", "));
+    let joint = words_if(!states.then.is_empty(), "; then ");
+    let steps = format!("{joint}{}", Vec::from_iter(steps).join(", "));
     let (name, kind, size, hash) = (&head.name, &head.type_name, bytes(head.bytes), &head.sha256);
-    let described = format!("{name}, {kind}, {size}, sha256 {hash}{then}");
-    out.line("  their head", &described);
+    out.line(
+        "  their head",
+        &format!("{name}, {kind}, {size}, sha256 {hash}{steps}"),
+    );
 
     let error = RowError::from(&states.check);
     let klds = if error.max_kld > 0.0 {
@@ -187,25 +201,31 @@ fn put_states(out: &mut Sheet, states: &States) {
         "none".to_owned()
     };
     let rows = count_of(error.n_rows, "row");
-    let found = format!("{klds} in {rows} when it was written");
-    out.line("  their error", &found);
+    let error_text = format!("{klds} in {rows} when it was written");
+    out.line("  their error", &error_text);
 }
 
 /// Puts the lines about a model's file besides its size and its name.
 fn put_gguf(out: &mut Sheet, info: &Info, gguf: &GgufInfo) {
-    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
-    out.known("holds", holds.map(|of| format!("{of}, not a whole model")));
+    let other_kind = gguf.kind.as_ref().filter(|kind| *kind != "model");
+    out.known(
+        "holds",
+        other_kind.map(|kind| format!("{kind}, not a whole model")),
+    );
     let n_files = Some(gguf.n_files).filter(|&n| n > 1);
     out.known("split into", n_files.map(|n| count_of(n.into(), "file")));
-    let of_model = info.model.as_ref().and_then(|model| model.n_params);
-    let n_params = of_model.unwrap_or(0);
+    let n_params = info
+        .model
+        .as_ref()
+        .and_then(|model| model.n_params)
+        .unwrap_or(0);
     let bpw = gguf.bpw.map(|bpw| format!("{bpw:.2} bits each"));
-    out.line("parameters", &list([Some(count(n_params)), bpw]));
+    out.line("parameters", &known_parts([Some(count(n_params)), bpw]));
     out.known("quantized as", gguf.file_type.as_ref());
-    let types = gguf.types.iter().map(|of_type| {
-        let share = percent(of_type.n_params as f64 / n_params.max(1) as f64);
-        let tensors = count_of(of_type.n_tensors, "tensor");
-        format!("{} {share} ({tensors})", of_type.name)
+    let types = gguf.types.iter().map(|tensor_type| {
+        let share = percent(tensor_type.n_params as f64 / n_params.max(1) as f64);
+        let tensors = count_of(tensor_type.n_tensors, "tensor");
+        format!("{} {share} ({tensors})", tensor_type.name)
     });
     out.line("  types", &Vec::from_iter(types).join(", "));
     let n_ctx = Some(info.n_ctx).filter(|&n| n > 0);
@@ -229,18 +249,20 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
     let mut put = |title: &str, n_tokens: u32, text: &str| {
         out += &format!("{title}: {}\n", count_of(n_tokens.into(), "token"));
         for line in text.split('\n') {
-            let indent = when(!line.is_empty(), "    ");
+            let indent = words_if(!line.is_empty(), "    ");
             let line: Vec<String> = line.split('\t').map(printable).collect();
             out += &format!("{indent}{}\n", line.join("\t"));
         }
     };
-    for of in texts {
-        let name = of.group.as_deref().map(printable);
-        let group = name.map_or_else(String::new, |name| format!(", group {name}"));
-        let title = format!("\nprompt {}{group}", of.window);
-        put(&title, of.n_prompt_tokens, &of.prompt);
-        if of.n_answer_tokens > 0 {
-            put("answer", of.n_answer_tokens, &of.answer);
+    for prompt_text in texts {
+        let group = prompt_text
+            .group
+            .as_deref()
+            .map_or_else(String::new, |name| format!(", group {}", printable(name)));
+        let title = format!("\nprompt {}{group}", prompt_text.window);
+        put(&title, prompt_text.n_prompt_tokens, &prompt_text.prompt);
+        if prompt_text.n_answer_tokens > 0 {
+            put("answer", prompt_text.n_answer_tokens, &prompt_text.answer);
         }
     }
     out
@@ -248,18 +270,28 @@ pub fn prompts_text(texts: &[PromptText]) -> String {
 
 fn model(model: &ModelIdentity) -> String {
     let name = model.name.as_ref().or(model.file_name.as_ref());
-    let architecture = model.architecture.as_ref().map(|of| format!(" ({of})"));
-    let shown = name.map(|name| name.to_owned() + &architecture.unwrap_or_default());
-    or_unknown(shown.map(|shown| list([Some(shown), model.shown_bytes().map(bytes)])))
+    or_unknown(name.map(|name| {
+        let architecture = model
+            .architecture
+            .as_ref()
+            .map_or_else(String::new, |architecture| format!(" ({architecture})"));
+        known_parts([
+            Some(format!("{name}{architecture}")),
+            model.shown_bytes().map(bytes),
+        ])
+    }))
 }
 
-fn tokenizer(of: &TokenizerIdentity) -> String {
-    let n_tokens = count(of.n_tokens.into());
-    format!("{}, {n_tokens} tokens, sha256 {}", of.model, of.sha256)
+fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
+    let n_tokens = count(tokenizer.n_tokens.into());
+    format!(
+        "{}, {n_tokens} tokens, sha256 {}",
+        tokenizer.model, tokenizer.sha256
+    )
 }
 
 fn text_identity(text: &TextIdentity) -> String {
-    list([
+    known_parts([
         Some(or_unknown(text.name.as_ref())),
         text.bytes.map(bytes),
         text.n_tokens.map(|n| format!("{} tokens", count(n))),
@@ -270,9 +302,11 @@ fn text_identity(text: &TextIdentity) -> String {
 fn summary(reference: &ReferenceSummary) -> String {
     let name = or_unknown(reference.file_name.as_ref());
     let kind = reference.kind.as_ref().map(|kind| format!(" ({kind})"));
-    let sampled = reference.sampling.as_ref().map(sampled_answers);
-    let answers = sampled.map(|answers| format!("answers {answers}"));
-    list([Some(name + &kind.unwrap_or_default()), answers])
+    let answers = reference
+        .sampling
+        .as_ref()
+        .map(|sampling| format!("answers {}", sampled_answers(sampling)));
+    known_parts([Some(name + &kind.unwrap_or_default()), answers])
 }
 
 fn group(group: &GroupInfo) -> String {
@@ -283,21 +317,22 @@ fn group(group: &GroupInfo) -> String {
 }
 
 fn window(info: &Info, is_generated: bool) -> String {
-    let varies = matches!(
+    let may_vary = matches!(
         info.kind,
         FileKind::Reference(Kind::KlPy | Kind::Safetensors | Kind::Npz)
     );
-    let at_most = when(varies || info.prompts.is_some(), " at most");
-    let earliest = when(is_generated, " at the earliest");
-    let first = info.first_scored;
-    list([
+    let at_most = words_if(may_vary || info.prompts.is_some(), " at most");
+    let earliest = words_if(is_generated, " at the earliest");
+
+    known_parts([
         Some(format!("{} tokens{at_most}", count(info.n_ctx.into()))),
         (info.add_bos == Some(true)).then(|| "a BOS first".to_owned()),
-        first.map(|first| format!("scored from position {first}{earliest}")),
+        info.first_scored
+            .map(|position| format!("scored from position {position}{earliest}")),
     ])
 }
 
-fn prompts(prompts: &PromptsInfo) -> String {
+fn prompts_line(prompts: &PromptsInfo) -> String {
     let mut text = count(prompts.n_prompts);
     if prompts.n_conversations < prompts.n_prompts {
         let conversations = count_of(prompts.n_conversations, "conversation");
@@ -308,11 +343,9 @@ fn prompts(prompts: &PromptsInfo) -> String {
         None => ", as they are, without a chat template".to_owned(),
     };
     if let Some(n) = prompts.generated {
-        let (n, how) = (
-            count_of(n.into(), "token"),
-            sampled(prompts.sampling.as_ref()),
-        );
-        text += &format!("; an answer of at most {n} to each, generated{how}");
+        let tokens = count_of(n.into(), "token");
+        let manner = sampled(prompts.sampling.as_ref());
+        text += &format!("; an answer of at most {tokens} to each, generated{manner}");
     }
     for span in &prompts.spans {
         text += &format!("; {}: {}", span.name, count_of(span.n_tokens, "token"));
@@ -329,7 +362,7 @@ fn windows(n: u32, info: &Info) -> String {
         (None, _) => None, // They do not record it.
     };
     let stride = info.stride.map(|n| format!("one every {n} tokens"));
-    list([Some(count(n.into())), order, stride])
+    known_parts([Some(count(n.into())), order, stride])
 }
 
 fn rows(info: &Info) -> String {
@@ -345,7 +378,7 @@ fn rows(info: &Info) -> String {
             format!("{encoding} logits")
         }
     });
-    list([
+    known_parts([
         Some(format!("{n_rows}, of {n_vocab} entries")),
         compared.map(|n| format!("{} compared", count(n.into()))),
         encoding,
@@ -355,11 +388,11 @@ fn rows(info: &Info) -> String {
 /// The lines about a file that `--verify` has read; a file of another kind than a model is undamaged then.
 pub fn verified_text(info: &Info) -> String {
     let mut out = Sheet::new(NAME_WIDTH);
-    if let Some(found) = &info.verification {
-        put_verification(&mut out, found);
+    if let Some(verification) = &info.verification {
+        put_verification(&mut out, verification);
     }
     if let Some(verified) = &info.verified {
-        let what = match verified.checks {
+        let evidence = match verified.checks {
             Checks::Checksums => "byte was read, and every checksum matches",
             Checks::Gzip => "byte was read, and gzip's checksums match",
             Checks::Zip => "row was read, and zip's checksums match",
@@ -372,36 +405,44 @@ pub fn verified_text(info: &Info) -> String {
         };
         let windows = count_of(verified.n_windows, "window");
         let rows = count_of(verified.n_rows, "row");
-        let whole = format!("whole: every {what} ({windows}, {rows})");
-        out.line("verified", &whole);
+        let verdict = format!("whole: every {evidence} ({windows}, {rows})");
+        out.line("verified", &verdict);
     }
     out.text
 }
 
 /// Puts the lines about what `--verify` found in a model's file: the faults, the tensors with the largest
 /// errors for their type, and a summary.
-fn put_verification(out: &mut Sheet, found: &Verification) {
-    /// The tensors that are shown.
-    const WORST: usize = 10;
-    for Finding { name, message, .. } in &found.findings {
-        let colon = when(!name.is_empty(), ": ");
+fn put_verification(out: &mut Sheet, verification: &Verification) {
+    /// The number of tensors that are shown.
+    const N_WORST: usize = 10;
+    for Finding { name, message, .. } in &verification.findings {
+        let colon = words_if(!name.is_empty(), ": ");
         out.line("finding", &format!("{name}{colon}{message}"));
     }
-    if let Some(original) = &found.original {
+    if let Some(original) = &verification.original {
         let title = format!(
             "Error of the weights against {}, squared and relative, in {COMPARED_ROWS} rows of each tensor; the largest for their type first:",
             printable(original)
         );
-        let worst = found.weight_errors.iter().take(WORST);
+        let worst = verification.weight_errors.iter().take(N_WORST);
         let table = Table::new(title, worst)
-            .left("tensor", |of| printable(&of.tensor))
-            .left("type", |of| of.kind.to_string())
-            .number("error", |of| Some(of.error), short_kld)
-            .number("its type gives", |of| Some(of.expected), short_kld)
-            .number("times", |of| Some(of.error / of.expected), ratio);
+            .left("tensor", |weights| printable(&weights.tensor))
+            .left("type", |weights| weights.kind.to_string())
+            .number("error", |weights| Some(weights.error), short_kld)
+            .number(
+                "its type gives",
+                |weights| Some(weights.expected),
+                short_kld,
+            )
+            .number(
+                "times",
+                |weights| Some(weights.error / weights.expected),
+                ratio,
+            );
         out.text += &format!("{}\n", table.gap(2).text());
     }
-    let n_findings = count_of(found.findings.len() as u64, "finding");
-    let n_tensors = count_of(found.n_tensors, "tensor");
+    let n_findings = count_of(verification.findings.len() as u64, "finding");
+    let n_tensors = count_of(verification.n_tensors, "tensor");
     out.line("verified", &format!("{n_tensors}, {n_findings}"));
 }

@@ -17,7 +17,7 @@ use crate::number::{SizeUnit, count, count_of, finite};
 use crate::set_up::{SETTINGS, described};
 
 /// The number of models that are in colour at once: as many as there are colours.
-const MAX_SHOWN: usize = 8;
+const MAX_COLOURED: usize = 8;
 
 /// Its own scripts, in the order in which they run.
 const SCRIPTS: [&str; 3] = [
@@ -36,13 +36,20 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let steps = steps(comparison, unit);
     let data = data_of_charts(comparison, &steps, unit);
     let size = |m: &ComparedModel| sizes.of_model(m);
-    let named = |holds: &dyn Fn(&ComparedModel) -> bool| -> Vec<String> {
-        let held = models.iter().filter(|m| holds(m));
-        held.map(|m| m.label.clone()).collect()
+    let labels_where = |condition: &dyn Fn(&ComparedModel) -> bool| -> Vec<String> {
+        models
+            .iter()
+            .filter(|m| condition(m))
+            .map(|m| m.label.clone())
+            .collect()
     };
-    let by_ratio =
-        |holds: fn(&Ratio) -> bool| named(&|m| m.ratio_to_best.is_some_and(|of| holds(&of.ratio)));
-    let is_0 = |m: &ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
+    let labels_by_ratio = |condition: fn(&Ratio) -> bool| {
+        labels_where(&|m| {
+            m.ratio_to_best
+                .is_some_and(|to_best| condition(&to_best.ratio))
+        })
+    };
+    let is_at_0 = |m: &ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let has_point = |m: &ComparedModel| {
         let kld = m.mean_kld().and_then(|mean| finite(mean.value));
         !m.is_noise_floor && size(m) > Some(0) && kld > Some(0.0)
@@ -63,12 +70,12 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
         left_out => left_out.collect::<BTreeMap<_, _>>(),
         sizes => Value::from(Serde(&data["sizes"])),
-        unsized => named(&|m| size(m).is_none()),
-        at_0 => named(&|m| is_0(m) && !m.is_noise_floor),
+        unsized => labels_where(&|m| size(m).is_none()),
+        at_0 => labels_where(&|m| is_at_0(m) && !m.is_noise_floor),
         few => FEW_TOKENS,
-        drawn => by_ratio(is_drawn),
-        infinite => by_ratio(|ratio| ratio.value == f64::INFINITY),
-        no_interval => by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
+        drawn => labels_by_ratio(is_drawn),
+        infinite => labels_by_ratio(|ratio| ratio.value == f64::INFINITY),
+        no_interval => labels_by_ratio(|ratio| is_drawn(ratio) && ratio.lo.zip(ratio.hi).is_none()),
         spans => Value::from(Serde(comparison.spans())),
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more(comparison),
@@ -92,28 +99,52 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
 }
 
 /// The values that the page's charts show; labels are unique.
-fn data_of_charts(of: &Comparison, steps: &[FrontStep<'_>], unit: SizeUnit) -> serde_json::Value {
-    let (models, size) = (of.models.iter(), of.sizes());
-    let sizes = models.map(|m| (&*m.label, size.of_model(m)));
-    let drafts = of.drafts().into_iter();
-    let draft_sizes = drafts.map(|m| (&*m.label, m.model.shown_bytes()));
-    let floor = of.floor.iter();
-    let floors = floor.map(|floor| json!({"label": "kl check", "kld": floor.kld}));
+fn data_of_charts(
+    comparison: &Comparison,
+    steps: &[FrontStep<'_>],
+    unit: SizeUnit,
+) -> serde_json::Value {
+    let sizes = comparison.sizes();
+    let sizes_by_label: BTreeMap<_, _> = comparison
+        .models
+        .iter()
+        .map(|m| (&*m.label, sizes.of_model(m)))
+        .collect();
+    let draft_sizes_by_label: BTreeMap<_, _> = comparison
+        .drafts()
+        .into_iter()
+        .map(|m| (&*m.label, m.model.shown_bytes()))
+        .collect();
+    let floors: Vec<_> = comparison
+        .floor
+        .iter()
+        .map(|floor| json!({"label": "kl check", "kld": floor.kld}))
+        .collect();
     json!({
-        "models": of.models, "floors": Vec::from_iter(floors), "unit": unit,
-        "sizes": BTreeMap::from_iter(sizes), "drafts": BTreeMap::from_iter(draft_sizes),
-        "size": size.title(), "window": of.reference.unit(), "few": FEW_TOKENS, "shown": shown(of, steps),
+        "models": comparison.models,
+        "floors": floors,
+        "unit": unit,
+        "sizes": sizes_by_label,
+        "drafts": draft_sizes_by_label,
+        "size": sizes.title(),
+        "window": comparison.reference.unit(),
+        "few": FEW_TOKENS,
+        "shown": labels_in_colour(comparison, steps),
     })
 }
 
 /// The models that lose more in a span than elsewhere, each with the span.
 fn loses_more(comparison: &Comparison) -> Vec<[String; 2]> {
-    let in_spans = comparison.models.iter().flat_map(|m| {
-        let of_each = m.ratio_to_best_by_span.iter();
-        let more = of_each.filter(|of| comparison.loses_more(of));
-        more.map(|of| [m.label.clone(), of.label.clone()])
-    });
-    in_spans.collect()
+    comparison
+        .models
+        .iter()
+        .flat_map(|m| {
+            m.ratio_to_best_by_span
+                .iter()
+                .filter(|span| comparison.loses_more(span))
+                .map(|span| [m.label.clone(), span.label.clone()])
+        })
+        .collect()
 }
 
 /// True if a logarithmic scale has the ratio.
@@ -124,18 +155,26 @@ fn is_drawn(ratio: &Ratio) -> bool {
 /// The labels of the models that are in colour: every quant if there are enough colours, or the noise
 /// floor if there are no quants. If there are too many quants, the best comes first, then some from all
 /// along the Pareto front, then those with the lowest mean KLD.
-fn shown<'c>(comparison: &'c Comparison, front: &[FrontStep<'c>]) -> Vec<&'c str> {
+fn labels_in_colour<'c>(comparison: &'c Comparison, front: &[FrontStep<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
-    let models = comparison.models.iter();
-    let quants = models.filter(|model| model.is_candidate() || !has_quants);
-    let labels = quants.map(|model| model.label.as_str());
+    let labels = comparison
+        .models
+        .iter()
+        .filter(|model| model.is_candidate() || !has_quants)
+        .map(|model| model.label.as_str());
     let best = comparison.best().map(|best| best.label.as_str());
-    let steps: Vec<&str> = front.iter().rev().map(|step| step.label).collect();
-    let n = steps.len().min(MAX_SHOWN - 1);
-    let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
-    let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);
+    let front_labels: Vec<&str> = front.iter().rev().map(|step| step.label).collect();
+    let n_front = front_labels.len();
+    let n_spread = n_front.min(MAX_COLOURED - 1);
+    // Evenly spaced along the front, from its largest model to its smallest.
+    let spread = (0..n_spread).filter_map(|i| {
+        front_labels
+            .get(i * (n_front - 1) / (n_spread - 1).max(1))
+            .copied()
+    });
+    let mut chosen: Vec<&str> = Vec::with_capacity(MAX_COLOURED);
     for label in best.into_iter().chain(spread).chain(labels.clone()) {
-        if chosen.len() < MAX_SHOWN && !chosen.contains(&label) {
+        if chosen.len() < MAX_COLOURED && !chosen.contains(&label) {
             chosen.push(label);
         }
     }
@@ -174,24 +213,29 @@ struct Gain {
 /// The Pareto front, from the smallest model to the largest.
 fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<FrontStep<'_>> {
     let sizes = comparison.sizes();
-    let on_front = comparison.models.iter().filter(|m| m.pareto);
-    let front = on_front.filter_map(|m| {
-        Some(FrontStep {
-            model: m,
-            label: &m.label,
-            size: sizes.of_model(m)?,
-            kld: m.mean_kld()?.value,
-            gain: None,
+    let mut steps: Vec<FrontStep> = comparison
+        .models
+        .iter()
+        .filter(|m| m.pareto)
+        .filter_map(|m| {
+            Some(FrontStep {
+                model: m,
+                label: &m.label,
+                size: sizes.of_model(m)?,
+                kld: m.mean_kld()?.value,
+                gain: None,
+            })
         })
-    });
-    let mut steps: Vec<FrontStep> = front.collect();
+        .collect();
     steps.sort_by_key(|step| step.size);
     for i in 1..steps.len() {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);
         let bytes = larger.size.saturating_sub(smaller.size);
-        let both = [smaller.label, larger.label];
-        let mut pairs = comparison.pairs.iter();
-        let pair = pairs.find(|of| both.contains(&&*of.a) && both.contains(&&*of.b));
+        let labels = [smaller.label, larger.label];
+        let pair = comparison
+            .pairs
+            .iter()
+            .find(|pair| labels.contains(&&*pair.a) && labels.contains(&&*pair.b));
         let factor = finite(smaller.kld / larger.kld);
         let per_unit = (smaller.kld - larger.kld) / (bytes as f64 / unit.bytes);
         steps[i].gain = Some(Gain {
@@ -205,10 +249,10 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<FrontStep<'_>> {
     steps
 }
 
-/// The interval of a pair's ratio, with the mean KLD of `above` over the other one's.
-fn interval(pair: &ComparedPair, above: &str) -> Option<(f64, f64)> {
+/// The interval of a pair's ratio, as the mean KLD of the model `numerator` over the other one's.
+fn interval(pair: &ComparedPair, numerator: &str) -> Option<(f64, f64)> {
     let mut ratio = pair.paired.ratio?;
-    if pair.a != above {
+    if pair.a != numerator {
         ratio = ratio.inverse();
     }
     let (lo, hi) = ratio.lo.zip(ratio.hi)?;
@@ -242,17 +286,17 @@ const SETTINGS_OF_FILES: [(&str, Setting); 10] = [
 
 /// The columns of a table with a row for each model: titles and values. Columns that no model has
 /// are left out.
-fn settings(of: &Comparison) -> Vec<(String, Vec<Option<String>>)> {
-    let (models, unit) = (&of.models, of.reference.unit());
-    let of_models = SETTINGS_OF_FILES.iter().map(|(title, value)| {
+fn settings(comparison: &Comparison) -> Vec<(String, Vec<Option<String>>)> {
+    let (models, unit) = (&comparison.models, comparison.reference.unit());
+    let file_columns = SETTINGS_OF_FILES.iter().map(|(title, value)| {
         let values = models.iter().map(|model| value(model, unit));
         (title.replace("window", unit), values.collect())
     });
-    let of_set_ups = SETTINGS.iter().map(|(title, value)| {
+    let set_up_columns = SETTINGS.iter().map(|(title, value)| {
         let values = models.iter().map(|model| value(&model.set_up));
         ((*title).to_owned(), values.collect())
     });
-    let mut columns: Vec<(String, Vec<_>)> = of_models.chain(of_set_ups).collect();
+    let mut columns: Vec<(String, Vec<_>)> = file_columns.chain(set_up_columns).collect();
     columns.retain(|(_, values)| values.iter().any(Option::is_some));
     columns
 }

@@ -28,6 +28,7 @@ const SCRIPTS: [&str; 4] = [
     include_str!("charts.js"),
 ];
 
+/// Stands for a value that is missing.
 const MISSING: &str = "–";
 
 /// The script that draws a page's charts: it comes after those that describe them.
@@ -44,13 +45,13 @@ pub fn render(
     values: Value,
     data: &impl Serialize,
 ) -> Result<String, Error> {
-    let failed =
-        |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+    let data =
+        json(data).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
     let safe = |text: &str| Value::from_safe_string(text.to_owned());
     let scripts = SCRIPTS.iter().chain(scripts).map(|script| safe(script));
     let values = context! {
         css => safe(CSS),
-        data => safe(&json(data).map_err(failed)?),
+        data => safe(&data),
         licences => safe(LICENCES),
         scripts => Vec::from_iter(scripts),
         ..values
@@ -81,8 +82,8 @@ fn add_filters(environment: &mut Environment) {
         ("relative", |x| number::significant(x, 2)),
         ("duration", number::duration),
     ];
-    for (name, shown) in numbers {
-        environment.add_filter(name, move |x: Option<f64>| show_finite(x, shown));
+    for (name, show) in numbers {
+        environment.add_filter(name, move |x: Option<f64>| show_finite(x, show));
     }
     environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
         show_finite(x, |x| number::fixed(x, decimals))
@@ -91,22 +92,25 @@ fn add_filters(environment: &mut Environment) {
         let x = x.and_then(number::finite);
         x.map(|x| x.to_string()).unwrap_or_default()
     });
-    environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
-    environment.add_filter("count", |x: Option<u64>| show(x, number::count));
-    environment.add_filter("short_count", |x: Option<u64>| show(x, number::short_count));
+    environment.add_filter("bytes", |x: Option<u64>| or_missing(x, number::bytes));
+    environment.add_filter("count", |x: Option<u64>| or_missing(x, number::count));
+    environment.add_filter("short_count", |x: Option<u64>| {
+        or_missing(x, number::short_count)
+    });
     environment.add_filter("count_of", |n: u64, thing: String| {
         number::count_of(n, &thing)
     });
     environment.add_filter("token", |text: String| token(&text));
 }
 
-fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+/// Shows a value, or a dash for one that is missing.
+fn or_missing<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| MISSING.to_owned(), show)
 }
 
 /// Shows a number; one that is not finite is as good as missing.
-fn show_finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
-    show(value.and_then(number::finite), shown)
+fn show_finite(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    or_missing(value.and_then(number::finite), show)
 }
 
 /// A token's text on one line, with its line feeds and tabs made visible.
@@ -117,14 +121,14 @@ fn token(text: &str) -> String {
 /// The data for a script element, which ends at the first `</script`, wherever it is.
 fn json(data: &impl Serialize) -> serde_json::Result<String> {
     let mut json = Vec::new();
-    data.serialize(&mut Serializer::with_formatter(&mut json, Short))?;
+    data.serialize(&mut Serializer::with_formatter(&mut json, ShortNumbers))?;
     Ok(String::from_utf8_lossy(&json).replace('<', "\\u003c"))
 }
 
 /// Writes numbers with five significant digits, and whole ones without a decimal point.
-struct Short;
+struct ShortNumbers;
 
-impl Formatter for Short {
+impl Formatter for ShortNumbers {
     fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
         let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
         if rounded.fract() == 0.0 && rounded.abs() < 1e9 {

@@ -46,8 +46,7 @@ impl ModelInfo {
 
     /// The name of an evaluation of the model where the user has not named it.
     pub fn default_label(&self) -> &str {
-        let last = self.path.rsplit(is_separator).next();
-        let file_name = last.unwrap_or(&self.path);
+        let file_name = self.path.rsplit(is_separator).next().unwrap_or(&self.path);
         let name = file_name.strip_suffix(".gguf").unwrap_or(file_name);
         without_part(name).unwrap_or(name)
     }
@@ -137,8 +136,12 @@ pub struct ModelResult {
 impl ModelResult {
     /// True if tokens of answers were measured: their reader may use the model as a draft.
     pub fn measures_answers(&self) -> bool {
-        let mut spans = self.breakdown.by_span.iter();
-        self.summary.identical_output.is_some() || spans.any(|span| span.label != PROMPT_SPAN)
+        self.summary.identical_output.is_some()
+            || self
+                .breakdown
+                .by_span
+                .iter()
+                .any(|span| span.label != PROMPT_SPAN)
     }
 
     /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
@@ -164,8 +167,9 @@ impl ModelResult {
 
     /// The 99 % quantile of the KLD.
     pub fn q99(&self) -> Option<f64> {
-        let mut quantiles = self.summary.kld.as_ref()?.quantiles.iter();
-        Some(quantiles.find(|of| of.p == 0.99)?.estimate.value)
+        let quantiles = &self.summary.kld.as_ref()?.quantiles;
+        let q99 = quantiles.iter().find(|quantile| quantile.p == 0.99)?;
+        Some(q99.estimate.value)
     }
 }
 
@@ -303,12 +307,12 @@ pub struct TimingInfo {
 }
 
 /// The share of a run's time that it may wait for a core before `kl` says so.
-const MAX_CORE_WAIT: f64 = 0.1;
+const MAX_CORE_WAIT_SHARE: f64 = 0.1;
 
 /// The time that a run of `wall_s` seconds waited for a core because all were busy with other work,
 /// if that is notable.
 pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
-    core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)
+    core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT_SHARE * wall_s)
 }
 
 #[cfg(test)]

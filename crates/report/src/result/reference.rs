@@ -125,28 +125,35 @@ impl PromptsInfo {
     pub fn new(prompts: &Prompts) -> Self {
         // A conversation may have ended before its last prompts.
         let was_asked = |prompt: &&Prompt| prompt.n_tokens > 0;
+        let starts_conversation = |prompt: &&Prompt| !prompt.continues;
         Self {
             n_prompts: prompts.list.iter().filter(was_asked).count() as u64,
-            n_conversations: prompts.list.iter().filter(|of| !of.continues).count() as u64,
+            n_conversations: prompts.list.iter().filter(starts_conversation).count() as u64,
             chat_template: prompts.chat_template.clone(),
             generated: prompts.generated,
-            spans: spans(prompts),
+            spans: spans_of_answers(prompts),
             sampling: prompts.sampling,
         }
     }
 }
 
 /// The spans of answers that have tokens: all but the first span, that of the prompts.
-fn spans(prompts: &Prompts) -> Vec<SpanInfo> {
-    let runs = || prompts.list.iter().flat_map(|prompt| &prompt.spans);
-    let spans = (0..).zip(&prompts.spans).skip(1).map(|(index, name)| {
-        let of_it = runs().filter(|(span, _)| *span == index);
-        SpanInfo {
+fn spans_of_answers(prompts: &Prompts) -> Vec<SpanInfo> {
+    (0..)
+        .zip(&prompts.spans)
+        .skip(1)
+        .map(|(index, name)| SpanInfo {
             name: name.clone(),
-            n_tokens: of_it.map(|(_, n)| u64::from(*n)).sum(),
-        }
-    });
-    spans.filter(|span| span.n_tokens > 0).collect()
+            n_tokens: prompts
+                .list
+                .iter()
+                .flat_map(|prompt| &prompt.spans)
+                .filter(|(span, _)| *span == index)
+                .map(|(_, n_tokens)| u64::from(*n_tokens))
+                .sum(),
+        })
+        .filter(|span| span.n_tokens > 0)
+        .collect()
 }
 
 /// The hidden states of a reference, and how exact the rows are that are computed from them.

@@ -46,7 +46,7 @@ impl TokenColumns {
     pub fn of(records: &[TokenRecord], text: impl Fn(&[u32]) -> String) -> Self {
         let mut columns = Self::default();
         for record in records {
-            let scored = |x: u32| (!record.is_excluded()).then_some(x);
+            let if_scored = |x: u32| (!record.is_excluded()).then_some(x);
             let token = record.next_token();
             columns.window.push(record.window);
             columns.position.push(record.position);
@@ -56,10 +56,10 @@ impl TokenColumns {
             columns.reverse_kld.push(finite(record.reverse_kld));
             columns.ref_nll.push(finite(record.ref_nll));
             columns.eval_nll.push(finite(record.eval_nll));
-            columns.ref_top.push(scored(record.ref_top));
-            columns.eval_top.push(scored(record.eval_top));
-            columns.ref_top_rank.push(scored(record.ref_top_rank));
-            columns.eval_top_rank.push(scored(record.eval_top_rank));
+            columns.ref_top.push(if_scored(record.ref_top));
+            columns.eval_top.push(if_scored(record.eval_top));
+            columns.ref_top_rank.push(if_scored(record.ref_top_rank));
+            columns.eval_top_rank.push(if_scored(record.eval_top_rank));
             columns.ref_entropy.push(finite(record.ref_entropy));
         }
         columns
@@ -103,7 +103,7 @@ impl DivergentToken {
 
     /// Describes a record; `text` gives the text of tokens.
     pub fn new(record: &TokenRecord, context: &[u32], text: impl Fn(&[u32]) -> String) -> Self {
-        let top = |token, p| TopToken {
+        let top_token = |token, p| TopToken {
             token,
             text: Some(text(&[token])),
             p: finite(p),
@@ -116,8 +116,8 @@ impl DivergentToken {
             context: last_chars(&text(context), Self::CONTEXT_CHARS).to_owned(),
             token,
             token_text: token.map(|token| text(&[token])),
-            ref_top: top(record.ref_top, record.ref_top_p),
-            eval_top: top(record.eval_top, record.eval_top_p),
+            ref_top: top_token(record.ref_top, record.ref_top_p),
+            eval_top: top_token(record.eval_top, record.eval_top_p),
         }
     }
 }
@@ -180,25 +180,24 @@ impl WorstToken {
         before: &[u32],
         text: impl Fn(&[u32]) -> Option<String>,
     ) -> Self {
-        let top = |token, p: f64| TopToken {
+        let top_token = |token, p: f64| TopToken {
             token,
             text: text(&[token]),
             p: finite(p),
         };
         let next_token = record.next_token();
-        let next = next_token.and_then(|token| text(&[token]));
-        let around = |before: String| WorstText {
+        let text_around = text(before).map(|before| WorstText {
             before: last_chars(&before, Self::CONTEXT_CHARS).to_owned(),
-            next: next.clone(),
-        };
+            next: next_token.and_then(|token| text(&[token])),
+        });
         Self {
             window: record.window,
             position: record.position,
             kld: record.kld,
             next_token,
-            text: text(before).map(around),
-            ref_top: top(record.ref_top, record.ref_top_p),
-            eval_top: top(record.eval_top, record.eval_top_p),
+            text: text_around,
+            ref_top: top_token(record.ref_top, record.ref_top_p),
+            eval_top: top_token(record.eval_top, record.eval_top_p),
         }
     }
 }
@@ -222,12 +221,16 @@ pub struct PromptReport {
 impl PromptReport {
     /// Labels each prompt's numbers; `labels[i]` is the text of prompt `i`.
     pub fn of_each(labels: &[String], stats: Vec<PromptStats>) -> Vec<Self> {
-        let label = |number: u32| labels.get(number as usize).cloned().unwrap_or_default();
-        let of_each = stats.into_iter().map(|stats| Self {
-            prompt: label(stats.window),
-            stats,
-        });
-        of_each.collect()
+        stats
+            .into_iter()
+            .map(|stats| Self {
+                prompt: labels
+                    .get(stats.window as usize)
+                    .cloned()
+                    .unwrap_or_default(),
+                stats,
+            })
+            .collect()
     }
 }
 

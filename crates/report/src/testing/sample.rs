@@ -10,8 +10,8 @@ use kl_stats::stats::{
 
 use super::made_up;
 use crate::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, InDepthToken, NEAR,
-    NotCompared, PairKind, RatioToBest,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, DEFAULT_NEAR, InDepth,
+    InDepthToken, NotCompared, PairKind, RatioToBest,
 };
 use crate::few_windows;
 use crate::{TopToken, WorstText, WorstToken};
@@ -82,7 +82,7 @@ pub fn comparison() -> Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
-        near: NEAR,
+        near: DEFAULT_NEAR,
         for_context: None,
         floor: None,
         clusters: Some(clusters),
@@ -132,10 +132,11 @@ pub fn identical(life: f64) -> IdenticalOutput {
 }
 
 /// The first two models of a comparison in depth, from their records; `None` if they share no token.
-pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth> {
+pub fn in_depth(comparison: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth> {
     const N_TOP: usize = 10;
     let spans = made_up::SPANS.map(str::to_owned);
-    let paired = PairedComparison::in_depth(a, b, &spans, &clusters(a), of.confidence, N_TOP)?;
+    let paired =
+        PairedComparison::in_depth(a, b, &spans, &clusters(a), comparison.confidence, N_TOP)?;
     let word = |word: &str| Some(word.to_owned());
     let describe = |token| InDepthToken {
         token,
@@ -148,8 +149,8 @@ pub fn in_depth(of: &Comparison, [a, b]: [&[TokenRecord]; 2]) -> Option<InDepth>
         top_b_text: word(" was"),
     };
     let top = paired.top.iter().copied().map(describe).collect();
-    let models = [&of.models[0], &of.models[1]];
-    Some(InDepth::new(of, models, paired, top))
+    let models = [&comparison.models[0], &comparison.models[1]];
+    Some(InDepth::new(comparison, models, paired, top))
 }
 
 /// The clusters of records.
@@ -218,14 +219,14 @@ pub fn ratio(value: f64, p: f64) -> Ratio {
 }
 
 fn reference() -> ComparedReference {
-    let of = made_up::reference();
+    let reference = made_up::reference();
     ComparedReference {
-        file_name: Some(of.path),
-        kind: of.kind,
-        model: of.model,
-        text: of.text,
+        file_name: Some(reference.path),
+        kind: reference.kind,
+        model: reference.model,
+        text: reference.text,
         fingerprint: Some("0123abcd".to_owned()),
-        backend: of.backend,
+        backend: reference.backend,
         n_ctx: ROWS,
         n_vocab: 512,
         ..ComparedReference::default()

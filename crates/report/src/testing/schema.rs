@@ -84,9 +84,9 @@ fn is_current(file: &str, text: &str) {
     if env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         fs::write(&path, text).unwrap();
     }
-    let there = fs::read_to_string(&path).unwrap_or_default();
+    let published = fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        there == text,
+        published == text,
         "docs/schema/{file} is not what the types give: INSTA_UPDATE=always rewrites it"
     );
 }

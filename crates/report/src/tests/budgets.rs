@@ -8,10 +8,10 @@ use crate::testing::{made_up, sample};
 use crate::{ModelReport, PromptReport, text_report};
 
 /// Checks that a text has at most so many lines, and that more are there to be asked for.
-fn check(most: usize, brief: &str, full: &str) {
-    let [n, all] = [brief, full].map(|text| text.lines().count());
-    assert!(n <= most, "{n} lines:\n{brief}");
-    assert!(n < all, "{n} of {all} lines");
+fn check(max_lines: usize, brief: &str, full: &str) {
+    let [n, n_full] = [brief, full].map(|text| text.lines().count());
+    assert!(n <= max_lines, "{n} lines:\n{brief}");
+    assert!(n < n_full, "{n} of {n_full} lines");
     assert!(
         brief.ends_with("\nMore: --full. Everything: --json.\n"),
         "{brief}"
@@ -35,16 +35,16 @@ fn one_model_has_30_lines() {
 
 #[test]
 fn a_pair_has_40_lines() {
-    let mut of = sample::comparison();
-    of.models.drain(3..);
-    of.models.remove(0);
-    of.pairs.truncate(1);
-    for model in &mut of.models {
+    let mut comparison = sample::comparison();
+    comparison.models.drain(3..);
+    comparison.models.remove(0);
+    comparison.pairs.truncate(1);
+    for model in &mut comparison.models {
         model.result.summary.identical_output = None;
         model.result.breakdown.by_span.clear();
     }
     let [a, b] = [0.5, 0.52].map(sample::records);
-    let pair = sample::in_depth(&of, [&a, &b]).unwrap();
+    let pair = sample::in_depth(&comparison, [&a, &b]).unwrap();
     check(40, &pair.text(BRIEF), &pair.text(FULL));
 }
 
@@ -70,17 +70,17 @@ fn answers_have_60_lines() {
     let text = |view| text_report(&report, &made_up::reference_of_prompts(), view);
     check(60, &text(BRIEF), &text(FULL));
     // Several models, of which each has answers, too.
-    let mut of = sample::comparison();
-    of.not_compared.clear();
-    check(60, &of.text(BRIEF), &of.text(FULL));
+    let mut comparison = sample::comparison();
+    comparison.not_compared.clear();
+    check(60, &comparison.text(BRIEF), &comparison.text(FULL));
 }
 
 #[test]
 fn sixteen_models_have_50_lines() {
-    let mut of = sample::comparison();
-    of.not_compared.clear();
+    let mut comparison = sample::comparison();
+    comparison.not_compared.clear();
     let label = |i: usize| format!("Meta-Llama-3.1-8B-Instruct-UD-Q{i}_K_XL");
-    let pair = of.pairs[0].clone();
+    let pair = comparison.pairs[0].clone();
     let models = (0..16).map(|i| {
         let times = 1.0 + i as f64 / 8.0;
         let mut model = ComparedModel {
@@ -96,7 +96,7 @@ fn sixteen_models_have_50_lines() {
         model.result.breakdown.by_span.clear();
         model
     });
-    of.models = models.collect();
+    comparison.models = models.collect();
     let pairs = [(PairKind::Best, 0), (PairKind::Size, 1)];
     let pairs = pairs.into_iter().flat_map(|(kind, next)| {
         let pair = pair.clone();
@@ -110,7 +110,7 @@ fn sixteen_models_have_50_lines() {
             },
         })
     });
-    of.pairs = pairs.collect();
-    check(50, &of.text(BRIEF), &of.text(FULL));
-    assert!(of.text(BRIEF).contains("\n  and 10 more: --full\n"));
+    comparison.pairs = pairs.collect();
+    check(50, &comparison.text(BRIEF), &comparison.text(FULL));
+    assert!(comparison.text(BRIEF).contains("\n  and 10 more: --full\n"));
 }

@@ -115,13 +115,13 @@ fn lines_about_hidden_states() {
     };
     let spaced = |name: &str, text: &str| format!("{name:<34} {text}");
     let computed = spaced("reference rows", "computed on CUDA0 from f16 states");
-    let found: Vec<String> = lines(&reference);
+    let shown_lines: Vec<String> = lines(&reference);
     let off = "off by 0.0000100 nats, 0.000123 at most";
     let error = spaced("error of the encoding", "7.63e-6 nats, 0.0000610 at most");
-    assert_eq!(found, [&computed[..], off, &error]);
+    assert_eq!(shown_lines, [&computed[..], off, &error]);
     let states = reference.states.as_mut().unwrap();
-    let here = states.here.as_mut().unwrap();
-    (here.is_exact, states.error.max_kld) = (Some(true), 0.0);
+    let rows = states.here.as_mut().unwrap();
+    (rows.is_exact, states.error.max_kld) = (Some(true), 0.0);
     let exact = "to the bit as the model gave them";
     assert_eq!(lines(&reference), [&computed[..], exact]);
     let states = reference.states.as_mut().unwrap();

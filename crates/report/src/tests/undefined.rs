@@ -71,11 +71,11 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     let confidence = Confidence::default();
     let clusters = sample::clusters(&records[0]);
-    let klds = |of: &[TokenRecord]| Vec::from_iter(of.iter().map(usable_kld));
-    for (i, of_model) in records.iter().enumerate() {
-        let estimator = clusters.estimator(&Run::from_records(of_model), confidence);
-        let both = [of_model, &records[0]].map(|of| klds(of));
-        let paired = Paired::compare(&estimator, &both[0], &both[1]);
+    let klds = |records: &[TokenRecord]| Vec::from_iter(records.iter().map(usable_kld));
+    for (i, model_records) in records.iter().enumerate() {
+        let estimator = clusters.estimator(&Run::from_records(model_records), confidence);
+        let [own_klds, best_klds] = [model_records, &records[0]].map(|records| klds(records));
+        let paired = Paired::compare(&estimator, &own_klds, &best_klds);
         let paired = paired.filter(|_| i > 0);
         let label = format!("q{i}");
         if let Some(paired) = &paired {
@@ -88,7 +88,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
-        let table = TokenTable::from_records(of_model);
+        let table = TokenTable::from_records(model_records);
         let own_clusters = Clusters::by_rule(&table.windows(), RULE);
         let statistics = table.summarise(&own_clusters, names, confidence);
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
@@ -137,30 +137,33 @@ fn without_scripts(page: &str) -> String {
 #[test]
 fn no_output_shows_a_number_that_is_none() {
     for (case, records) in cases() {
-        let of = comparison(&records);
+        let comparison = comparison(&records);
         let with_breakdown = View {
             breakdown: true,
             ..FULL
         };
-        check(case, "the text", &of.text(BRIEF));
-        check(case, "the text in full", &of.text(with_breakdown));
-        check(case, "the Markdown", &of.markdown(true));
-        check(case, "the model card", &of.model_card());
-        check(case, "the CSV", &of.csv());
-        let page = without_scripts(&page::html(&of).unwrap());
+        check(case, "the text", &comparison.text(BRIEF));
+        check(case, "the text in full", &comparison.text(with_breakdown));
+        check(case, "the Markdown", &comparison.markdown(true));
+        check(case, "the model card", &comparison.model_card());
+        check(case, "the CSV", &comparison.csv());
+        let page = without_scripts(&page::html(&comparison).unwrap());
         let is_whole = page.len() < 500_000 && page.contains("The answer in short");
         assert!(is_whole, "{case}");
         check(case, "the page", &page);
         // What a logarithmic scale cannot show is named.
         let is_drawn = !case.starts_with("all KLDs") && page.contains("data-chart=\"size\"");
-        let mut means = of.models.iter().filter_map(|of| of.mean_kld());
+        let mut means = comparison
+            .models
+            .iter()
+            .filter_map(|comparison| comparison.mean_kld());
         let has_0 = means.any(|mean| mean.value == 0.0);
         let names_it = page.contains("a logarithmic scale cannot show a KLD of 0");
         assert_eq!(names_it, is_drawn && has_0, "{case}");
-        let json = json_text(&of).unwrap();
+        let json = json_text(&comparison).unwrap();
         check(case, "the JSON", &json);
         schema::check::<Comparison>(&json);
-        let in_depth = sample::in_depth(&of, [&records[0], &records[1]]);
+        let in_depth = sample::in_depth(&comparison, [&records[0], &records[1]]);
         if let Some(in_depth) = in_depth {
             check(case, "the pair", &in_depth.text(BRIEF));
             check(case, "the pair in full", &in_depth.text(FULL));
@@ -168,12 +171,12 @@ fn no_output_shows_a_number_that_is_none() {
             check(case, "the JSON of the pair", &json);
             schema::check::<InDepth>(&json);
         }
-        for of_model in &records {
+        for model_records in &records {
             let report = ModelReport {
-                llama_perplexity: LlamaPerplexity::of_records(of_model),
-                logits: Some(made_up::logits(of_model, false)),
-                prompts: Some(made_up::prompts(of_model)),
-                result: made_up::result("q.gguf", 1_250_000, of_model, &["a", "b"]),
+                llama_perplexity: LlamaPerplexity::of_records(model_records),
+                logits: Some(made_up::logits(model_records, false)),
+                prompts: Some(made_up::prompts(model_records)),
+                result: made_up::result("q.gguf", 1_250_000, model_records, &["a", "b"]),
                 ..ModelReport::default()
             };
             let reference = made_up::foreign_reference("ref.gz", Kind::KlPy);

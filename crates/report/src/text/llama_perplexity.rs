@@ -69,13 +69,15 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
     out
 }
 
-fn wide(out: &mut String, name: &str, x: WithError) {
-    let [value, err] = [x.value, x.err].map(|x| fixed(x, 6));
+/// A line of a number with six decimals and its error.
+fn wide(out: &mut String, name: &str, number: WithError) {
+    let [value, err] = [number.value, number.err].map(|x| fixed(x, 6));
     let _ = writeln!(out, "{name}: {value:>10} ± {err:>10}");
 }
 
-fn percent(out: &mut String, name: &str, x: WithError) {
-    let [value, err] = [x.value, x.err].map(|x| fixed(100.0 * x, 3));
+/// A line of a share in percent and its error.
+fn percent(out: &mut String, name: &str, share: WithError) {
+    let [value, err] = [share.value, share.err].map(|x| fixed(100.0 * x, 3));
     let _ = writeln!(out, "{name}: {value:>6} ± {err:>5} %");
 }
 

@@ -44,7 +44,11 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
     if let Some(logits) = &report.logits {
         sections::logits(&mut out, logits);
     }
-    if let Some(prompts) = report.prompts.as_ref().filter(|of| !of.is_empty()) {
+    if let Some(prompts) = report
+        .prompts
+        .as_ref()
+        .filter(|prompts| !prompts.is_empty())
+    {
         out.title("Prompts");
         out.text += &prompt_table(prompts, view);
     }
@@ -58,66 +62,72 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo, view: View) 
         sections::kl_py(&mut out, reverse_kld);
     }
     if let Some(statistics) = &report.llama_perplexity {
-        let differs = match reference.values {
+        let difference = match reference.values {
             Values::FlooredLogProbabilities => {
                 "the KLD above renormalises the entries that the base records, while this one uses \
                  them as stored and skips ln p <= -16"
             }
             _ => "from true log-probabilities, at the positions above that have a next token",
         };
-        let prints = "As llama-perplexity prints it, ± one standard error";
-        out.title(&format!("{prints}; {differs}"));
+        out.title(&format!(
+            "As llama-perplexity prints it, ± one standard error; {difference}"
+        ));
         out.text += &llama_perplexity_block(statistics);
     }
-    out.text + view.more()
+    out.text + view.more_hint()
 }
 
 /// Says what was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
-    let mut named = report.model.path.clone();
+    let mut name = report.model.path.clone();
     if report.label != report.model.default_label() {
-        named = format!("{} ({named})", report.label);
+        name = format!("{} ({name})", report.label);
     }
-    out.title(&format!("{named} against {}", reference.path));
-    let covers = "the numbers below cover only that part";
+    out.title(&format!("{name} against {}", reference.path));
+    let coverage = "the numbers below cover only that part";
     if let Some(interrupted) = &report.interrupted {
-        let done = done_of(interrupted.n_windows, interrupted.of, reference.unit());
-        out.line("PARTIAL", &format!("interrupted after {done}: {covers}"));
+        let done = done_of_all(interrupted.n_windows, interrupted.of, reference.unit());
+        out.line("PARTIAL", &format!("interrupted after {done}: {coverage}"));
     }
     if let Some(shard) = &report.shard {
-        let joins = "kl merge joins the parts' sidecars";
-        out.line("PART", &format!("{}: {covers}; {joins}", part(shard)));
+        let remedy = "kl merge joins the parts' sidecars";
+        out.line("PART", &format!("{}: {coverage}; {remedy}", part(shard)));
     }
     out.line("model", &describe(&report.model));
-    let weights = report.set_up.as_ref().and_then(|of| of.weights.as_ref());
+    let weights = report
+        .set_up
+        .as_ref()
+        .and_then(|set_up| set_up.weights.as_ref());
     if let Some(kind) = weights {
-        let what = format!("its weights dequantized to {kind}: without rounding in kernels");
-        out.line("", &what);
+        out.line(
+            "",
+            &format!("its weights dequantized to {kind}: without rounding in kernels"),
+        );
     }
     if report.is_noise_floor {
         out.line("", "the reference's own model: the noise floor");
     } else if report.is_reference_model && weights.is_none() {
         out.line("", "the reference's own model, another KV cache");
     }
-    if let Some(of) = &report.memory {
-        let context = count_of(of.context, "token");
-        let [all, weights, cache] = [of.bytes(), of.weights, of.kv_cache].map(bytes);
+    if let Some(memory) = &report.memory {
+        let context = count_of(memory.context, "token");
+        let [all, weights, cache] = [memory.bytes(), memory.weights, memory.kv_cache].map(bytes);
         let parts = format!("weights {weights}, KV cache {cache}");
         out.line("memory", &format!("{all} for {context}: {parts}"));
     }
     out.known("reference model", reference.model.as_ref().map(describe));
-    if let Some(of_reference) = &reference.states {
-        states(out, of_reference);
+    if let Some(states) = &reference.states {
+        put_states(out, states);
     }
-    covered(out, report, reference);
+    put_coverage(out, report, reference);
     for missing in &report.not_available {
-        let why = format!("{}: {}", missing.what, missing.why);
-        out.line("not available", &why);
+        let numbers = format!("{}: {}", missing.what, missing.why);
+        out.line("not available", &numbers);
     }
 }
 
 /// Says which tokens and which entries of their rows were measured, and what the intervals are by.
-fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
+fn put_coverage(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let summary = &report.summary;
     let windows = windows(summary.n_windows, reference);
     let mut tokens = format!("{} in {windows}", count(summary.n_tokens));
@@ -125,25 +135,29 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         tokens += &format!("; {} left out: not finite", count(summary.n_excluded));
     }
     out.line("tokens", &tokens);
-    let sampling = reference.prompts.as_ref().and_then(|of| of.sampling);
+    let sampling = reference
+        .prompts
+        .as_ref()
+        .and_then(|prompts| prompts.sampling);
     out.known("answers", sampling.as_ref().map(sampled_answers));
     let until = report.until.as_ref();
-    let reached = until.map(|of| until_line(of, report, reference.unit()));
-    out.known("until", reached);
+    out.known(
+        "until",
+        until.map(|until| until_line(until, report, reference.unit())),
+    );
     if report.n_resumed > 0 {
         let n = count(report.n_resumed);
         out.line("", &format!("{n} of these measured by an earlier run"));
     }
-    let compared = report.n_vocab_compared;
-    if let Some(compared) = compared.filter(|n| *n != reference.n_vocab) {
-        let [first, of] = [compared, reference.n_vocab].map(|n| count(n.into()));
-        let entries = format!("first {first} of {of} entries, renormalised");
+    if let Some(n_compared) = report.n_vocab_compared.filter(|n| *n != reference.n_vocab) {
+        let [compared, all] = [n_compared, reference.n_vocab].map(|n| count(n.into()));
+        let entries = format!("first {compared} of {all} entries, renormalised");
         out.line("vocabulary", &entries);
     }
     if let Some(unknown) = &summary.unknown_p {
         let [mean, max] = [unknown.mean, unknown.max].map(percent);
-        let weight = format!("at most {mean} of the probability, {max} at one token");
-        out.line("not in the base file", &weight);
+        let share = format!("at most {mean} of the probability, {max} at one token");
+        out.line("not in the base file", &share);
     }
     out.line("intervals", &intervals(summary, reference.unit()));
     if until.is_some_and(|until| until.relative_half_width.is_some()) {
@@ -153,32 +167,32 @@ fn covered(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
 
 /// Where the rows were computed, how far they are from the model's own, and the encoding's own error
 /// if it has one.
-fn states(out: &mut Sheet, states: &StatesInfo) {
-    if let Some(here) = &states.here {
-        let (device, of) = (&here.device, states.state_type.name());
-        let from = format!("computed on {device} from {of} states");
-        out.line("reference rows", &from);
-        let off = match here.is_exact {
+fn put_states(out: &mut Sheet, states: &StatesInfo) {
+    if let Some(rows) = &states.here {
+        let (device, state_type) = (&rows.device, states.state_type.name());
+        let origin = format!("computed on {device} from {state_type} states");
+        out.line("reference rows", &origin);
+        let distance = match rows.is_exact {
             Some(true) => "to the bit as the model gave them".to_owned(),
-            Some(false) => format!("off by {}", nats(here.error)),
+            Some(false) => format!("off by {}", error_text(rows.error)),
             None => "not checked: it holds no row to check with".to_owned(),
         };
-        out.line("", &off);
+        out.line("", &distance);
     }
     if states.error.max_kld > 0.0 {
-        out.line("error of the encoding", &nats(states.error));
+        out.line("error of the encoding", &error_text(states.error));
     }
 }
 
-fn nats(error: RowError) -> String {
+fn error_text(error: RowError) -> String {
     let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
     format!("{mean} nats, {max} at most")
 }
 
 /// `3 of 9 windows`, or `3 windows` where their number is not known.
-fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
-    match of {
-        Some(of) => format!("{} of {}", count(n), count_of(of, unit)),
+fn done_of_all(n: u64, n_all: Option<u64>, unit: &str) -> String {
+    match n_all {
+        Some(n_all) => format!("{} of {}", count(n), count_of(n_all, unit)),
         None => count_of(n, unit),
     }
 }
@@ -186,42 +200,49 @@ fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
 /// Says how near the mean's interval came to what `--until` asks for.
 fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
     let (target, n) = (short_percent(until.target), report.summary.n_windows);
-    let known = match until.relative_half_width {
+    let precision = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
         None => "the mean has no interval".to_owned(),
     };
     let is_block = report.summary.clusters.kind == ClusterKind::Block;
-    let (there, min, most) = (count(n), MIN_WINDOWS_TO_PLAN, WINDOWS_FOR_MOST_BLOCKS);
+    let n_text = count(n);
     if until.reached {
-        let done = done_of(n, until.of, unit);
-        format!("{known}: stopped at --until {target}% after {done}")
+        let done = done_of_all(n, until.of, unit);
+        format!("{precision}: stopped at --until {target}% after {done}")
     } else if report.interrupted.is_some() {
-        format!("{known} so far; --until {target}%")
-    } else if n < min {
-        format!("--until needs at least {min} {unit}s, and there are {there}; {known}")
-    } else if is_block && n < most {
+        format!("{precision} so far; --until {target}%")
+    } else if n < MIN_WINDOWS_TO_PLAN {
         format!(
-            "{known}: neighbouring {unit}s resemble each other, so --until needs at least \
-             {most} {unit}s, and there are {there}"
+            "--until needs at least {MIN_WINDOWS_TO_PLAN} {unit}s, and there are {n_text}; {precision}"
+        )
+    } else if is_block && n < WINDOWS_FOR_MOST_BLOCKS {
+        format!(
+            "{precision}: neighbouring {unit}s resemble each other, so --until needs at least \
+             {WINDOWS_FOR_MOST_BLOCKS} {unit}s, and there are {n_text}"
         )
     } else {
-        let all = count_of(n, unit);
-        format!("{known}: --until {target}% is not reached after all {all}")
+        let windows = count_of(n, unit);
+        format!("{precision}: --until {target}% is not reached after all {windows}")
     }
 }
 
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
-    let (n, n_ctx) = (count_of(n, reference.unit()), count(reference.n_ctx.into()));
+    let windows = count_of(n, reference.unit());
+    let n_ctx = count(reference.n_ctx.into());
     let Some(prompts) = &reference.prompts else {
         let stride = reference.stride.map(|n| format!(", one every {n}"));
-        return format!("{n} of {n_ctx}{}", stride.unwrap_or_default());
+        return format!("{windows} of {n_ctx}{}", stride.unwrap_or_default());
     };
     // How they were sampled is in a line of its own.
-    let how = prompts.sampling.map_or(" greedily", |_| "");
-    let most = prompts.generated;
-    let generated = most.map(|n| format!(", at most {n} of them generated{how}"));
-    format!("{n} of at most {n_ctx}{}", generated.unwrap_or_default())
+    let manner = prompts.sampling.map_or(" greedily", |_| "");
+    let generated = prompts
+        .generated
+        .map(|n| format!(", at most {n} of them generated{manner}"));
+    format!(
+        "{windows} of at most {n_ctx}{}",
+        generated.unwrap_or_default()
+    )
 }
 
 /// Describes the intervals' level, and the clusters that they are computed from.
@@ -245,12 +266,12 @@ fn describe(model: &ModelInfo) -> String {
     text
 }
 
-/// The line of the `index`-th of `of` models, counted from 0: its mean KLD, how often its top token is
+/// The line of the `index`-th of `n_models` models, counted from 0: its mean KLD, how often its top token is
 /// the reference's, and how long it took. Intervals are in the table that follows, which chooses their
 /// clusters for all models at once. `unit` is the word for a window.
-pub fn model_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
+pub fn model_line(model: &ModelReport, (index, n_models): (usize, usize), unit: &str) -> String {
     let name = printable(&model.label);
-    let start = format!("[{}/{of}] {name}", index + 1);
+    let start = format!("[{}/{n_models}] {name}", index + 1);
     let Some(mean) = model.mean_kld() else {
         return format!("{start}  no token with a finite KLD");
     };
@@ -281,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_whole_name_and_no_interval() {
-        let of = |model: &ModelReport| model_line(model, (2, 10), "window");
+        let line = |model: &ModelReport| model_line(model, (2, 10), "window");
         let with_until = |reached| {
             let mut model = plain("q4.gguf", &records(12, 80));
             model.result.until = Some(UntilInfo {
@@ -299,19 +320,19 @@ mod tests {
         };
         model.result.label.clone_from(&long);
         assert_eq!(
-            of(&model),
+            line(&model),
             format!("[3/10] {long}  mean KLD 0.0135  same top 90.00 %  3 min 20 s")
         );
         let start = "[3/10] q4  mean KLD 0.0135  same top 90.00 %";
         assert_eq!(
-            of(&with_until(true)),
+            line(&with_until(true)),
             format!("{start}  12 windows  done before")
         );
         assert_eq!(
-            of(&with_until(false)),
+            line(&with_until(false)),
             format!("{start}  --until not reached  done before")
         );
-        let empty = of(&plain("q4.gguf", &[]));
+        let empty = line(&plain("q4.gguf", &[]));
         assert_eq!(empty, "[3/10] q4  no token with a finite KLD");
     }
 }

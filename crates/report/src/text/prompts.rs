@@ -19,14 +19,14 @@ const MIN_LABEL_WIDTH: usize = 8;
 ///
 /// Of many prompts it shows those with the largest mean KLD, the largest first.
 pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
-    let most = if view.full { MAX_IN_FULL } else { MAX_PRINTED };
-    let rows = worst(prompts, most);
+    let max_rows = if view.full { MAX_IN_FULL } else { MAX_PRINTED };
+    let rows = worst_prompts(prompts, max_rows);
     let has_logits = rows.iter().any(|row| row.stats.logits.is_some());
     let show = |value| or_undefined(value, short_kld);
-    let of_logits = |row: &PromptReport, value: fn(&PromptLogits) -> Option<f64>| {
+    let logits_cell = |row: &PromptReport, value: fn(&PromptLogits) -> Option<f64>| {
         show(row.stats.logits.as_ref().and_then(value))
     };
-    let drawn = |width: usize| {
+    let table_text = |width: usize| {
         let table = Table::new("", &rows)
             .left("\n  no.", |row| format!("  {}", row.stats.window))
             .left("\nprompt", |row| quoted(&row.prompt, width, false))
@@ -34,52 +34,58 @@ pub fn prompt_table(prompts: &[PromptReport], view: View) -> String {
             .right("mean\nKLD", |row| show(row.stats.kld.map(|kld| kld.mean)))
             .right("max\nKLD", |row| show(row.stats.kld.map(|kld| kld.max)))
             .right("same\ntop", |row| or_undefined(row.stats.ref_top1, percent))
-            .right("abs\ndiff", |row| of_logits(row, |of| of.mean_abs_diff))
+            .right("abs\ndiff", |row| {
+                logits_cell(row, |logits| logits.mean_abs_diff)
+            })
             .shown_if(has_logits)
-            .right("cos\ndist", |row| of_logits(row, |of| of.cosine_distance))
+            .right("cos\ndist", |row| {
+                logits_cell(row, |logits| logits.cosine_distance)
+            })
             .shown_if(has_logits)
             .right("mean\nKLD'", |row| {
-                of_logits(row, |of| Some(of.smoothed_kld?.mean))
+                logits_cell(row, |logits| Some(logits.smoothed_kld?.mean))
             })
             .shown_if(has_logits)
             .right("max\nKLD'", |row| {
-                of_logits(row, |of| Some(of.smoothed_kld?.max))
+                logits_cell(row, |logits| Some(logits.smoothed_kld?.max))
             })
             .shown_if(has_logits);
         table.rows_text()
     };
     // The titles are as wide as the rows, and each of their characters takes one column.
-    let width = |table: &str| table.lines().nth(1).map(|of| of.chars().count());
-    let mut tables = (MIN_LABEL_WIDTH..=LABEL_WIDTH).rev().map(&drawn);
-    let table = tables.find(|table| width(table) <= Some(WIDTH));
-    let mut text = table.unwrap_or_else(|| drawn(MIN_LABEL_WIDTH));
+    let width = |table: &str| table.lines().nth(1).map(|title| title.chars().count());
+    let mut text = (MIN_LABEL_WIDTH..=LABEL_WIDTH)
+        .rev()
+        .map(&table_text)
+        .find(|table| width(table) <= Some(WIDTH))
+        .unwrap_or_else(|| table_text(MIN_LABEL_WIDTH));
     text += "no.: the prompt's number, from 0\n";
     if has_logits {
-        let what = "abs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10";
-        text += &wrapped(what);
+        let legend = "abs diff, cos dist: mean distances between logits; KLD': smoothed with 1e-10";
+        text += &wrapped(legend);
     }
-    let more = prompts.len() - rows.len();
-    if more > 0 {
-        let more = format!("{} more in the JSON (--json)", count(more as u64));
+    let n_more = prompts.len() - rows.len();
+    if n_more > 0 {
         text += &wrapped(&format!(
-            "The {most} prompts with the largest mean KLD; {more}."
+            "The {max_rows} prompts with the largest mean KLD; {} more in the JSON (--json).",
+            count(n_more as u64)
         ));
     }
     text
 }
 
-/// The `most` prompts with the largest mean KLD, the largest first; or all in their order, if there are no
+/// The `max_rows` prompts with the largest mean KLD, the largest first; or all in their order, if there are no
 /// more.
-fn worst(prompts: &[PromptReport], most: usize) -> Vec<&PromptReport> {
+fn worst_prompts(prompts: &[PromptReport], max_rows: usize) -> Vec<&PromptReport> {
     let mut rows: Vec<&PromptReport> = prompts.iter().collect();
-    if rows.len() > most {
+    if rows.len() > max_rows {
         // An infinite KLD is the largest there is, though means leave it out.
         let mean = |prompt: &PromptReport| match &prompt.stats {
             stats if stats.n_infinite > 0 => f64::INFINITY,
             stats => stats.kld.map_or(-1.0, |kld| kld.mean),
         };
         rows.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
-        rows.truncate(most);
+        rows.truncate(max_rows);
     }
     rows
 }

@@ -6,7 +6,8 @@ use kl_stats::stats::{
 };
 
 use crate::comparison::tables::{
-    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, legend, mark, title,
+    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, BY_SPAN, division_title, few_tokens_legend,
+    few_tokens_mark,
 };
 use crate::identical_output::{left_out, sentence};
 use crate::layout::{Sheet, USUAL_QUANTILES, View, laid_out};
@@ -22,35 +23,39 @@ use crate::table::Table;
 const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 
 /// The share of the model's own greedy answers that are the reference's.
-pub fn identical_output(out: &mut Sheet, of: &IdenticalOutput) {
-    out.title(&sentence(of));
-    if let Some(same) = &of.same_to_the_end {
-        let or_cut = of.cut_at.map_or("", |_| " or cut");
-        out.estimate(&format!("same to the end{or_cut}"), same, percent);
+pub fn identical_output(out: &mut Sheet, output: &IdenticalOutput) {
+    out.title(&sentence(output));
+    if let Some(same_share) = &output.same_to_the_end {
+        let or_cut = output.cut_at.map_or("", |_| " or cut");
+        out.estimate(&format!("same to the end{or_cut}"), same_share, percent);
     }
-    let left_out = left_out([of]).unwrap_or_default();
-    out.value("greedy answers", &count(of.n_answers), &left_out);
+    let left_out = left_out([output]).unwrap_or_default();
+    out.value("greedy answers", &count(output.n_answers), &left_out);
 }
 
 /// The KL divergence: its mean, what the mean rests on, and its tail. `max_at_text` is the text of
 /// the token after the largest divergence.
 pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>, view: View) {
     out.title("KL divergence, nats");
-    if let Some(of) = &summary.kld {
-        let mean = of.mean.estimate();
+    if let Some(kld_distribution) = &summary.kld {
+        let mean = kld_distribution.mean.estimate();
         if mean.lo.is_none() && out.has_intervals {
             let why = format!("no interval: too few {}s decide it", out.unit);
             out.value("mean", &kld(mean.value), &why);
         } else {
             out.estimate("mean", &mean, kld);
         }
-        basis(out, of, view);
-        if let Some(std) = of.std.filter(|_| view.full) {
+        basis(out, kld_distribution, view);
+        if let Some(std) = kld_distribution.std.filter(|_| view.full) {
             out.value("standard deviation", &kld(std), "");
         }
-        let quantiles = of.quantiles.iter();
-        out.quantiles(quantiles.filter(|of| view.full || USUAL_QUANTILES.contains(&of.p)));
-        out.maximum(of.max, &of.max_at, max_at_text);
+        out.quantiles(
+            kld_distribution
+                .quantiles
+                .iter()
+                .filter(|quantile| view.full || USUAL_QUANTILES.contains(&quantile.p)),
+        );
+        out.maximum(kld_distribution.max, &kld_distribution.max_at, max_at_text);
     }
     infinite(out, "infinite", summary.n_infinite());
     if let Some(reverse) = summary.reverse_kld.as_ref().filter(|_| view.full) {
@@ -67,13 +72,14 @@ fn basis(out: &mut Sheet, distribution: &Distribution, view: View) {
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {
-        let show = |share| format!("top 0.1 %: {}", percent(share));
-        let top_0_1 = tail.top_0_1_percent.map(show);
+        let top_0_1_percent = tail
+            .top_0_1_percent
+            .map(|share| format!("top 0.1 %: {}", percent(share)));
         let name = "  share of the top 1 % of tokens";
-        out.value(name, &percent(share), &top_0_1.unwrap_or_default());
+        out.value(name, &percent(share), &top_0_1_percent.unwrap_or_default());
     }
-    if let Some(rest) = tail.mean_without_max.filter(|_| view.full) {
-        out.value("  without the largest token", &kld(rest), "");
+    if let Some(mean_without_max) = tail.mean_without_max.filter(|_| view.full) {
+        out.value("  without the largest token", &kld(mean_without_max), "");
     }
 }
 
@@ -97,44 +103,55 @@ pub fn other_numbers(out: &mut Sheet, report: &ModelReport, view: View) {
             out.estimate(&name, accepted, |n| fixed(n, 3));
         }
     }
-    if let Some(of) = &summary.perplexity {
-        perplexity(out, of, view);
+    if let Some(perplexity) = &summary.perplexity {
+        put_perplexity(out, perplexity, view);
     }
-    if let Some(of) = summary.delta_p.as_ref().filter(|_| view.full) {
-        out.estimate("Δp, mean", &of.mean.estimate(), signed_percent);
+    if let Some(delta_p) = summary.delta_p.as_ref().filter(|_| view.full) {
+        out.estimate("Δp, mean", &delta_p.mean.estimate(), signed_percent);
         let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-        out.estimate("Δp, RMS", &of.rms.estimate(), three_decimals);
-        let [loss, gain] = [of.min, of.max].map(signed_percent);
+        out.estimate("Δp, RMS", &delta_p.rms.estimate(), three_decimals);
+        let [loss, gain] = [delta_p.min, delta_p.max].map(signed_percent);
         out.value("Δp, largest loss, largest gain", &loss, &gain);
     }
     if let Some(timing) = &report.timing {
-        time(out, timing, view);
+        put_timing(out, timing, view);
     }
 }
 
 /// The perplexities, with their intervals in full.
-fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
-    out.estimate("PPL ratio", &of.ratio.estimate(), |x| fixed(x, 6));
+fn put_perplexity(out: &mut Sheet, perplexity: &Perplexity, view: View) {
+    out.estimate("PPL ratio", &perplexity.ratio.estimate(), |x| fixed(x, 6));
     if !view.full {
-        let [model, reference] = [of.evaluated, of.reference].map(|ppl| significant(ppl, 6));
+        let [model, reference] =
+            [perplexity.evaluated, perplexity.reference].map(|ppl| significant(ppl, 6));
         out.value("PPL", &model, &format!("the reference's {reference}"));
-        if of.n_unknown > 0 {
-            let left_out = count_of(of.n_unknown, "token");
-            let why = format!(
+        if perplexity.n_unknown > 0 {
+            let left_out = count_of(perplexity.n_unknown, "token");
+            let remark = format!(
                 "without {left_out} that the base file does not know: llama-perplexity's are higher"
             );
-            out.line("", &why);
+            out.line("", &remark);
         }
         return;
     }
-    let estimate = |value, lo, hi| Estimate { value, lo, hi };
-    let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
-    let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
+    let evaluated = Estimate {
+        value: perplexity.evaluated,
+        lo: perplexity.eval_cluster_lo,
+        hi: perplexity.eval_cluster_hi,
+    };
+    let reference = Estimate {
+        value: perplexity.reference,
+        lo: perplexity.ref_cluster_lo,
+        hi: perplexity.ref_cluster_hi,
+    };
     out.estimate("PPL", &evaluated, kld);
     out.estimate("PPL of the reference", &reference, kld);
     let unknown = "tokens, whose probability is not in the base file";
     let impossible = "tokens that a model finds impossible";
-    for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
+    for (n, why) in [
+        (perplexity.n_unknown, unknown),
+        (perplexity.n_infinite, impossible),
+    ] {
         if n > 0 {
             out.value("  left out", &count(n), why);
         }
@@ -142,34 +159,33 @@ fn perplexity(out: &mut Sheet, of: &Perplexity, view: View) {
 }
 
 /// The time it took, in full also that of each part, and a notable wait for other work.
-fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
+fn put_timing(out: &mut Sheet, timing: &TimingInfo, view: View) {
     let speed = format!("{} scored tokens/s", per_second(timing.tokens_per_s));
     out.value("time", &duration(timing.wall_s), &speed);
-    let times = [
-        ("load", timing.load_s),
-        ("decode", timing.decode_s),
-        ("score", timing.score_s),
-        ("read", timing.read_s),
-        ("write", timing.write_s),
-    ];
-    let parts = times.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
     if view.full {
+        let parts = [
+            ("load", timing.load_s),
+            ("decode", timing.decode_s),
+            ("score", timing.score_s),
+            ("read", timing.read_s),
+            ("write", timing.write_s),
+        ]
+        .map(|(name, seconds)| format!("{name} {}", duration(seconds)));
         out.list("  of which", ", ", parts.iter().map(String::as_str));
-    }
-    let before = [
-        ("tokenizing", timing.tokenize_s),
-        ("generating", timing.generate_s),
-    ];
-    for (what, seconds) in before.into_iter().filter(|_| view.full) {
-        if let Some(seconds) = seconds {
-            out.value(what, &duration(seconds), "before, for all models");
+        for (name, seconds) in [
+            ("tokenizing", timing.tokenize_s),
+            ("generating", timing.generate_s),
+        ] {
+            if let Some(seconds) = seconds {
+                out.value(name, &duration(seconds), "before, for all models");
+            }
         }
     }
     if let Some(device) = timing.device.as_ref().filter(|_| view.full) {
         let busy = format!("busy {} of the time", percent(device.busy_share));
         let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
-        let use_of_device = format!("{busy}, waited {cpu} for the CPU, {file} for the file");
-        out.line("device", &use_of_device);
+        let device_use = format!("{busy}, waited {cpu} for the CPU, {file} for the file");
+        out.line("device", &device_use);
     }
     if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
         let waited = duration(waited_s);
@@ -177,7 +193,7 @@ fn time(out: &mut Sheet, timing: &TimingInfo, view: View) {
     }
 }
 
-/// Tokens that one model finds impossible where the other does not.
+/// A line that counts the tokens that one model finds impossible where the other does not.
 fn infinite(out: &mut Sheet, name: &str, n: u64) {
     if n > 0 {
         out.value(name, &count(n), "tokens, left out of the numbers above");
@@ -187,46 +203,48 @@ fn infinite(out: &mut Sheet, name: &str, n: u64) {
 /// A table for each way to divide the tokens: those of groups and of spans always, the others if asked
 /// for. A single span is all of the tokens.
 pub fn breakdown(out: &mut Sheet, report: &ModelReport, view: View) {
-    let of = &report.breakdown;
-    let mut groups = of.by_group.clone();
-    let (first, more) = view.first(&groups);
-    let n_shown = first.len();
+    let breakdown = &report.breakdown;
+    let mut groups = breakdown.by_group.clone();
+    let (first_rows, more_line) = view.first_rows(&groups);
+    let n_shown = first_rows.len();
     if n_shown < groups.len() {
         let mean = |bin: &Bin| bin.kld.map_or(-1.0, |kld| kld.value);
         groups.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
         groups.truncate(n_shown);
     }
-    bins(out, BY_GROUP, &groups, view);
-    out.text += &more;
-    let several = Some(of.by_span.as_slice()).filter(|of| of.len() > 1);
-    let by_span = several.unwrap_or_default();
-    bins(out, BY_SPAN, by_span, view);
-    let mut shown: Vec<&Bin> = groups.iter().chain(by_span).collect();
+    put_bins(out, BY_GROUP, &groups, view);
+    out.text += &more_line;
+    let spans = match breakdown.by_span.as_slice() {
+        [_] => &[],
+        spans => spans,
+    };
+    put_bins(out, BY_SPAN, spans, view);
+    let mut shown: Vec<&Bin> = groups.iter().chain(spans).collect();
     if view.breakdown {
-        for (by, of) in [
-            (BY_CONFIDENCE, &of.by_confidence),
-            (BY_POSITION, &of.by_position),
-            (BY_KIND, &of.special),
+        for (division, bins) in [
+            (BY_CONFIDENCE, &breakdown.by_confidence),
+            (BY_POSITION, &breakdown.by_position),
+            (BY_KIND, &breakdown.special),
         ] {
-            bins(out, by, of, view);
-            shown.extend(of);
+            put_bins(out, division, bins, view);
+            shown.extend(bins);
         }
     }
-    if let Some(legend) = legend(shown.iter().map(|bin| bin.n_tokens)) {
+    if let Some(legend) = few_tokens_legend(shown.iter().map(|bin| bin.n_tokens)) {
         out.title(&legend);
     }
 }
 
 /// A row for each part of the tokens; nothing without any.
-fn bins(out: &mut Sheet, by: &str, bins: &[Bin], view: View) {
+fn put_bins(out: &mut Sheet, division: &str, bins: &[Bin], view: View) {
     let labels: Vec<&str> = bins.iter().map(|bin| bin.label.as_str()).collect();
-    let title = format!("KL divergence {}", title(by, out.unit));
+    let title = format!("KL divergence {}", division_title(division, out.unit));
     let names = Names::whole(&labels, view.width);
     out.text += &Table::fitted(&names, |name| {
         Table::new(title.as_str(), bins)
             .gap(2)
             .left("", |bin| {
-                format!("  {}{}", name(&bin.label), mark(bin.n_tokens))
+                format!("  {}{}", name(&bin.label), few_tokens_mark(bin.n_tokens))
             })
             .right("tokens", |bin| count(bin.n_tokens))
             .number("mean KLD", |bin| Some(bin.kld?.value), short_kld)
@@ -249,10 +267,16 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
         out.quantiles(&metric.quantiles);
         out.maximum(metric.max, &metric.max_at, None);
     };
-    if let Some(of) = &summary.logits {
-        section("Mean absolute difference of logits", &of.mean_abs_diff);
-        section("Largest absolute difference of logits", &of.max_abs_diff);
-        section("Cosine distance of logits", &of.cosine_distance);
+    if let Some(distances) = &summary.logits {
+        section(
+            "Mean absolute difference of logits",
+            &distances.mean_abs_diff,
+        );
+        section(
+            "Largest absolute difference of logits",
+            &distances.max_abs_diff,
+        );
+        section("Cosine distance of logits", &distances.cosine_distance);
     }
     if let Some(metric) = &summary.jensen_shannon {
         section("Jensen-Shannon divergence, nats", metric);
@@ -267,24 +291,27 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
 pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
     for token in tokens {
-        let infinite = Some("infinite".to_owned()).filter(|_| token.kld.is_infinite());
-        let divergence = infinite.unwrap_or_else(|| kld(token.kld));
-        let next = match &token.token_text {
+        let divergence = if token.kld.is_infinite() {
+            "infinite".to_owned()
+        } else {
+            kld(token.kld)
+        };
+        let next_token = match &token.token_text {
             Some(text) => format!("before {text:?}"),
             None => format!("at the {}'s end", out.unit),
         };
-        let at = out.position(token.window, token.position);
-        let top = |top: &TopToken| {
+        let position = out.position(token.window, token.position);
+        let top_token = |top: &TopToken| {
             let text = top.text.as_deref().unwrap_or_default();
             format!("{text:?} {}", or_undefined(top.p, percent))
         };
-        let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
-        out.value(&at, &divergence, "");
-        let mut below = |joint, pieces: [&str; 2]| {
+        let (reference, model) = (top_token(&token.ref_top), top_token(&token.eval_top));
+        out.value(&position, &divergence, "");
+        let mut add_line = |joint, pieces: [&str; 2]| {
             out.text += &laid_out("      ", 6, joint, pieces.into_iter());
         };
-        below(" ", [&format!("{:?}", token.context), &next]);
-        below(
+        add_line(" ", [&format!("{:?}", token.context), &next_token]);
+        add_line(
             ", ",
             [&format!("reference {reference}"), &format!("model {model}")],
         );
@@ -297,8 +324,11 @@ pub fn kl_py(out: &mut Sheet, reverse_kld: &Distribution) {
     out.title("As kl.py computes it: KL(model ‖ reference), tokens as independent");
     let mean = &reverse_kld.mean.independent;
     out.value("mean", &kld(mean.value), &ends(mean.lo, mean.hi, kld));
-    let quantiles = reverse_kld.quantiles.iter();
-    for quantile in quantiles.filter(|quantile| KL_PY_QUANTILES.contains(&quantile.p)) {
+    for quantile in reverse_kld
+        .quantiles
+        .iter()
+        .filter(|quantile| KL_PY_QUANTILES.contains(&quantile.p))
+    {
         let ends = ends(quantile.mj_lo, quantile.mj_hi, kld);
         let value = kld(quantile.estimate.value);
         out.value(&quantile_name(quantile.p), &value, &ends);

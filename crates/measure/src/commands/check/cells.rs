@@ -10,7 +10,7 @@ use kl_report::check::{CPU, CellSettings};
 use crate::commands::settings::RunSettings;
 
 /// Most tokens that a device computes at once: llama.cpp's own physical batch.
-const LARGEST: u32 = 512;
+const MAX_N_UBATCH: u32 = 512;
 
 /// A setting: where the model lies, and how it is run.
 #[derive(Debug, Clone)]
@@ -31,9 +31,9 @@ impl CheckSetting {
     }
 
     /// This setting with the largest batches, so that nodes have the same names.
-    pub fn on_plain_batches(&self) -> Self {
+    pub fn with_plain_batches(&self) -> Self {
         let mut plain = self.clone();
-        let n_ubatch = LARGEST.min(self.context.n_ctx);
+        let n_ubatch = MAX_N_UBATCH.min(self.context.n_ctx);
         plain.context.calls = Calls::new(n_ubatch, n_ubatch);
         plain
     }
@@ -56,15 +56,14 @@ impl Cells<'_> {
     /// The plain settings, on the CPU: one batch after another of as many tokens as llama.cpp computes at
     /// once, without flash attention unless the cache needs it.
     pub fn plain(&self) -> CheckSetting {
-        let needs_it = self.run.type_v.is_quantized();
-        let flash_attn = if needs_it {
+        let flash_attn = if self.run.type_v.is_quantized() {
             FlashAttention::On
         } else {
             FlashAttention::Off
         };
         self.cell(
             &ModelOptions::on_cpu(),
-            LARGEST,
+            MAX_N_UBATCH,
             flash_attn,
             self.run.threads,
         )
@@ -107,8 +106,12 @@ impl Cells<'_> {
 
     /// Several windows at once, as `-np` decodes them: on the CPU in one physical batch, each with a cache of
     /// its own; on a device in one cache. `None` if there are not several.
-    fn together(&self, model: &ModelOptions, flash_attn: FlashAttention) -> Option<CheckSetting> {
-        let mut cell = self.cell(model, LARGEST, flash_attn, self.run.threads);
+    fn windows_together(
+        &self,
+        model: &ModelOptions,
+        flash_attn: FlashAttention,
+    ) -> Option<CheckSetting> {
+        let mut cell = self.cell(model, MAX_N_UBATCH, flash_attn, self.run.threads);
         let context = &mut cell.context;
         context.n_seq = self.n_together;
         context.has_own_caches = *model == ModelOptions::on_cpu();
@@ -116,7 +119,7 @@ impl Cells<'_> {
         let n_ubatch = if context.has_own_caches {
             n_batch
         } else {
-            LARGEST.min(n_batch)
+            MAX_N_UBATCH.min(n_batch)
         };
         context.calls = Calls::new(n_batch, n_ubatch);
         cell.settings = settings_of(model, context, &self.devices);
@@ -128,9 +131,12 @@ impl Cells<'_> {
     fn kernels(&self, model: &ModelOptions) -> impl Iterator<Item = CheckSetting> {
         use FlashAttention::{Off, On};
         let run = self.run;
-        let without = [LARGEST, 64, 8, 1].map(|n| (Off, n));
-        let all = without.into_iter().chain([LARGEST, 8, 1].map(|n| (On, n)));
-        all.filter(|(flash_attn, _)| *flash_attn == On || !run.type_v.is_quantized())
+        let without_flash_attn = [MAX_N_UBATCH, 64, 8, 1].map(|n| (Off, n));
+        let with_flash_attn = [MAX_N_UBATCH, 8, 1].map(|n| (On, n));
+        without_flash_attn
+            .into_iter()
+            .chain(with_flash_attn)
+            .filter(|(flash_attn, _)| *flash_attn == On || !run.type_v.is_quantized())
             .map(|(flash_attn, n)| self.cell(model, n, flash_attn, run.threads))
     }
 
@@ -139,26 +145,28 @@ impl Cells<'_> {
         let (run, plain) = (self.run, self.plain());
         let flash_attn = plain.context.flash_attn;
         let mut cells: Vec<CheckSetting> = self.kernels(&ModelOptions::on_cpu()).collect();
-        cells.push(self.cell(&ModelOptions::on_cpu(), LARGEST, flash_attn, 1));
-        cells.extend(self.together(&ModelOptions::on_cpu(), flash_attn));
+        cells.push(self.cell(&ModelOptions::on_cpu(), MAX_N_UBATCH, flash_attn, 1));
+        cells.extend(self.windows_together(&ModelOptions::on_cpu(), flash_attn));
         for device in &self.devices {
-            let whole = ModelOptions {
+            let all_layers = ModelOptions {
                 devices: vec![device.clone()],
                 n_gpu_layers: GpuLayers::All,
                 ..ModelOptions::default()
             };
-            cells.extend(self.kernels(&whole));
-            cells.extend(self.together(&whole, flash_attn));
-            let (mut half, mut cache_on_host) = (whole.clone(), whole);
-            half.n_gpu_layers = GpuLayers::Count(self.n_layers.div_ceil(2));
+            cells.extend(self.kernels(&all_layers));
+            cells.extend(self.windows_together(&all_layers, flash_attn));
+            let (mut half_of_layers, mut cache_on_host) = (all_layers.clone(), all_layers);
+            half_of_layers.n_gpu_layers = GpuLayers::Count(self.n_layers.div_ceil(2));
             cache_on_host.no_kv_offload = true;
-            let both = [cache_on_host, half];
-            cells.extend(both.map(|model| self.cell(&model, LARGEST, flash_attn, run.threads)));
+            cells.extend(
+                [cache_on_host, half_of_layers]
+                    .map(|model| self.cell(&model, MAX_N_UBATCH, flash_attn, run.threads)),
+            );
         }
         cells.retain(|cell| cell.settings != plain.settings);
         // Windows can be shorter than batches.
         cells.dedup_by(|a, b| a.settings == b.settings);
-        let n_ubatch = run.n_ubatch.unwrap_or(LARGEST);
+        let n_ubatch = run.n_ubatch.unwrap_or(MAX_N_UBATCH);
         let own_flash_attn = run.flash_attn.unwrap_or_default();
         let mut yours = self.cell(&run.model, n_ubatch, own_flash_attn, run.threads);
         yours.settings.is_yours = true;

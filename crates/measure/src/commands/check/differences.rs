@@ -49,35 +49,39 @@ impl NodeDifference {
     fn new(base: &TracedNode, other: &TracedNode) -> Self {
         let (mut sizes, mut biases) = (Vec::new(), Vec::new());
         for (key, values) in &other.rows {
-            let of_base = base.rows.get(key);
-            let Some(of_base) = of_base.filter(|of| of.len() == values.len()) else {
+            let base_values = base
+                .rows
+                .get(key)
+                .filter(|base_values| base_values.len() == values.len());
+            let Some(base_values) = base_values else {
                 continue;
             };
-            let [mean_a, mean_b] = [of_base, values].map(|row| mean_of_logits(base, row));
-            let (mut along, mut apart, mut length) = (0.0, 0.0, 0.0);
-            for (&a, &b) in of_base.iter().zip(values) {
-                let a = f64::from(a) - mean_a;
-                let moved = f64::from(b) - mean_b - a;
-                along += moved * a;
-                apart += moved * moved;
-                length += a * a;
+            let [base_mean, mean] = [base_values, values].map(|row| mean_of_logits(base, row));
+            // The dot product of the difference and the node, and the squared lengths of both.
+            let (mut product, mut difference_square, mut node_square) = (0.0, 0.0, 0.0);
+            for (&base_value, &value) in base_values.iter().zip(values) {
+                let base_value = f64::from(base_value) - base_mean;
+                let difference = f64::from(value) - mean - base_value;
+                product += difference * base_value;
+                difference_square += difference * difference;
+                node_square += base_value * base_value;
             }
-            if length > 0.0 && length.is_finite() && apart.is_finite() {
-                sizes.push((apart / length).sqrt());
-                biases.push(along / length);
+            if node_square > 0.0 && node_square.is_finite() && difference_square.is_finite() {
+                sizes.push((difference_square / node_square).sqrt());
+                biases.push(product / node_square);
             }
         }
-        let ordered = sorted(&sizes);
+        let sorted_sizes = sorted(&sizes);
         let n = biases.len().max(1) as f64;
-        let mean = biases.iter().sum::<f64>() / n;
-        let squares: f64 = biases.iter().map(|bias| (bias - mean).powi(2)).sum();
+        let mean_bias = biases.iter().sum::<f64>() / n;
+        let squares: f64 = biases.iter().map(|bias| (bias - mean_bias).powi(2)).sum();
         let weight = base.weight.as_deref();
-        let node = weight.and_then(|weight| weight.rsplit('.').nth(1));
+        let weight_name = weight.and_then(|weight| weight.rsplit('.').nth(1));
         Self {
             layer: base.layer,
-            node: node.unwrap_or(&base.name).to_owned(),
-            sizes: [0.5, 0.9].map(|p| linear(&ordered, p).unwrap_or(0.0)),
-            bias: [mean, (squares / n / n).sqrt()],
+            node: weight_name.unwrap_or(&base.name).to_owned(),
+            sizes: [0.5, 0.9].map(|p| linear(&sorted_sizes, p).unwrap_or(0.0)),
+            bias: [mean_bias, (squares / n / n).sqrt()],
             n_not_finite: other.n_not_finite.saturating_sub(base.n_not_finite),
         }
     }
@@ -94,7 +98,7 @@ fn mean_of_logits(node: &TracedNode, row: &[f32]) -> f64 {
 }
 
 /// Subtracts each layer's input from its output, but not from the logits: no difference is counted twice.
-pub fn added(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
+pub fn without_inputs(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
     for i in (1..outputs.len()).rev() {
         let (inputs, layers) = outputs.split_at_mut(i);
         if let ([.., input], [layer, ..]) = (inputs, layers)
@@ -102,10 +106,9 @@ pub fn added(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
         {
             for (key, values) in &mut layer.rows {
                 let input = input.rows.get(key).into_iter().flatten();
-                values
-                    .iter_mut()
-                    .zip(input)
-                    .for_each(|(of, input)| *of -= input);
+                for (value, input) in values.iter_mut().zip(input) {
+                    *value -= input;
+                }
             }
         }
     }
@@ -114,31 +117,32 @@ pub fn added(mut outputs: Vec<TracedNode>) -> Vec<TracedNode> {
 
 /// The differences of the nodes that both graphs have.
 pub fn differences(base: &[TracedNode], other: &[TracedNode]) -> Vec<NodeDifference> {
-    let same = base
-        .iter()
-        .filter_map(|node| Some((node, same_node(node, other)?)));
-    same.map(|(a, b)| NodeDifference::new(a, b)).collect()
+    base.iter()
+        .filter_map(|node| Some(NodeDifference::new(node, same_node(node, other)?)))
+        .collect()
 }
 
 /// The first node of a layer whose difference is larger than the noise explains. The noise counts at least as
-/// large as it is at the layer's end, `of_layer`.
+/// large as it is at the layer's end, `layer_noise`.
 pub fn first_node(
     base: &[TracedNode],
     other: &[TracedNode],
     noisy: &[TracedNode],
-    of_layer: &NodeDifference,
+    layer_noise: &NodeDifference,
 ) -> Option<String> {
     base.iter().find_map(|node| {
         let mut noise = NodeDifference::new(node, same_node(node, noisy)?);
-        for (size, least) in noise.sizes.iter_mut().zip(of_layer.sizes) {
-            *size = size.max(least);
+        for (size, min_size) in noise.sizes.iter_mut().zip(layer_noise.sizes) {
+            *size = size.max(min_size);
         }
-        let found = NodeDifference::new(node, same_node(node, other)?);
-        found.exceeds(&noise).then_some(found.node)
+        let difference = NodeDifference::new(node, same_node(node, other)?);
+        difference.exceeds(&noise).then_some(difference.node)
     })
 }
 
+/// The same node in another graph.
 fn same_node<'t>(node: &TracedNode, others: &'t [TracedNode]) -> Option<&'t TracedNode> {
-    let key = |of: &TracedNode| (of.name.clone(), of.occurrence, of.layer);
-    others.iter().find(|of| key(of) == key(node))
+    others.iter().find(|other| {
+        other.name == node.name && other.occurrence == node.occurrence && other.layer == node.layer
+    })
 }

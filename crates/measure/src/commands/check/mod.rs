@@ -23,7 +23,7 @@ use super::observer::{Observer, Phase, Watch, one_line};
 use super::settings::CheckSettings;
 use crate::input::{DEFAULT_N_CTX, RawInput, Selection};
 use cells::{Cells, CheckSetting};
-use differences::{NodeDifference, added, differences, first_node};
+use differences::{NodeDifference, differences, first_node, without_inputs};
 
 /// The rows of a setting are wrong if they have more than this many times the noise's KLD, even if its layers,
 /// which are computed apart, are right. Heads in half precision have up to 4 times.
@@ -55,7 +55,10 @@ pub fn check(
     connect_devices(engine, &settings.run, watch)?;
     let model = engine.load(path, &ModelOptions::on_cpu())?;
     let windows = windows(settings, raw, &*model, watch)?;
-    let n_tokens = windows.iter().map(|of| of.tokens.len() as u64).sum();
+    let n_tokens = windows
+        .iter()
+        .map(|window| window.tokens.len() as u64)
+        .sum();
     let cells = Cells {
         run: &settings.run,
         n_ctx: longest_window(&windows),
@@ -101,9 +104,9 @@ fn windows(
 ) -> Result<Vec<WindowSpec>> {
     let facts = model.facts();
     let positions = facts.n_positions.or(facts.n_ctx_train.map(u64::from));
-    let most = DEFAULT_N_CTX.min(settings.max_tokens);
-    let default = positions.map_or(most, |n| n.min(most.into()) as u32);
-    let source = settings.source(settings.n_ctx.unwrap_or(default));
+    let max_n_ctx = DEFAULT_N_CTX.min(settings.max_tokens);
+    let default_n_ctx = positions.map_or(max_n_ctx, |n| n.min(max_n_ctx.into()) as u32);
+    let source = settings.source(settings.n_ctx.unwrap_or(default_n_ctx));
     let mut raw: RawInput<'_> = raw;
     raw.source = &source;
     let planned = input::plan(raw, model, &Selection::default(), watch)?;
@@ -121,30 +124,33 @@ fn n_together(settings: &CheckSettings, windows: &[WindowSpec], facts: &ModelFac
         return 1;
     }
     let n_ctx = longest_window(windows).max(1);
-    let most = facts.contexts_like(n_ctx).end() / n_ctx;
-    let wanted = settings.run.n_parallel.unwrap_or(DEFAULT);
-    wanted.min(windows.len() as u32).min(most).max(1)
+    let max_windows = facts.contexts_like(n_ctx).end() / n_ctx;
+    let n_wanted = settings.run.n_parallel.unwrap_or(DEFAULT);
+    n_wanted.min(windows.len() as u32).min(max_windows).max(1)
 }
 
 /// The devices to check, by name: those that the user names, or all.
 fn devices(settings: &CheckSettings, engine: &dyn Engine) -> Result<Vec<String>> {
-    let mut gpus = engine.devices()?;
-    gpus.retain(|device| device.kind.is_gpu());
-    let mut all = Vec::from_iter(gpus.into_iter().map(|device| device.name));
-    let named = &settings.run.model.devices;
-    let mut unknown = named
+    let mut gpus: Vec<String> = engine
+        .devices()?
+        .into_iter()
+        .filter(|device| device.kind.is_gpu())
+        .map(|device| device.name)
+        .collect();
+    let wanted = &settings.run.model.devices;
+    let unknown = wanted
         .iter()
-        .filter(|name| *name != ModelOptions::NO_DEVICE && !all.contains(name));
-    if let Some(name) = unknown.next() {
+        .find(|name| *name != ModelOptions::NO_DEVICE && !gpus.contains(name));
+    if let Some(name) = unknown {
         bail!("no device '{name}': kl --list-devices shows those that there are");
     }
-    all.retain(|name| named.is_empty() || named.contains(name));
-    Ok(all)
+    gpus.retain(|name| wanted.is_empty() || wanted.contains(name));
+    Ok(gpus)
 }
 
 /// The results of a setting, compared with the plain one.
 #[derive(Default)]
-struct Seen {
+struct SettingResults {
     records: Vec<TokenRecord>,
     layers: Vec<NodeDifference>,
 }
@@ -163,7 +169,7 @@ struct Checking<'m, 'c> {
     /// The layers' own outputs with plain settings.
     base: Vec<TracedNode>,
     /// The results of the plain settings with noise.
-    noise: Seen,
+    noise: SettingResults,
 }
 
 impl<'m, 'c> Checking<'m, 'c> {
@@ -175,29 +181,31 @@ impl<'m, 'c> Checking<'m, 'c> {
         all: &[CheckSetting],
         bench: Bench<'c>,
     ) -> Result<Self> {
-        let (plain, few, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
-        let rows_of =
-            |cell: &CheckSetting| bench.n_rows(few.clone()) + bench.n_rows(cell.windows.clone());
-        let n_rows = Some(all.iter().chain([&plain]).map(rows_of).sum());
+        let (plain, traced, n_ctx) = (cells.plain(), cells.few_windows(), cells.n_ctx as usize);
+        let n_rows_of_cell =
+            |cell: &CheckSetting| bench.n_rows(traced.clone()) + bench.n_rows(cell.windows.clone());
+        let n_rows = Some(all.iter().chain([&plain]).map(n_rows_of_cell).sum());
         let n_cells = Some(all.len() as u64);
         let mut checking = Self {
             engine,
             model,
             phase: (bench.watch).begin("checking", n_cells, n_rows),
             bench,
-            traced: few,
+            traced,
             positions: (0..n_ctx).step_by((n_ctx / TRACED_POSITIONS) | 1).collect(),
             base: Vec::new(),
-            noise: Seen::default(),
+            noise: SettingResults::default(),
         };
-        checking.base = added(checking.trace(model, &plain, Nodes::LayerOutputs)?);
-        checking.noise = checking.see(model, &plain.with_noise())?;
+        checking.base = without_inputs(checking.trace(model, &plain, Nodes::LayerOutputs)?);
+        checking.noise = checking.run_setting(model, &plain.with_noise())?;
         let records = &checking.noise.records;
-        let is_broken = |of: &&TokenRecord| of.flags & TokenRecord::REF_NOT_FINITE != 0;
-        let n = records.iter().filter(is_broken).count();
-        if n > 0 {
+        let n_not_finite = records
+            .iter()
+            .filter(|record| record.flags & TokenRecord::REF_NOT_FINITE != 0)
+            .count();
+        if n_not_finite > 0 {
             bail!(
-                "{}: with plain settings on the CPU, {n} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
+                "{}: with plain settings on the CPU, {n_not_finite} of {} rows are not finite: the file is damaged (kl info --verify names the tensor), or the model is broken",
                 model.facts().path.display(),
                 records.len()
             );
@@ -222,14 +230,14 @@ impl<'m, 'c> Checking<'m, 'c> {
                     let mut run = self.bench.run.clone();
                     run.model.clone_from(&cell.model);
                     let (path, context) = (&on_cpu.facts().path, cell.context.clone());
-                    let placed = load(self.engine, path, &run, || (context, None), watch)?;
-                    loaded = Some((run.model, placed));
+                    let model = load(self.engine, path, &run, || (context, None), watch)?;
+                    loaded = Some((run.model, model));
                 }
                 let model = loaded.as_ref().map_or(on_cpu, |(_, model)| &**model);
                 self.check(model, &cell)
             };
             match check() {
-                Ok(found) => checked.push(found),
+                Ok(checked_cell) => checked.push(checked_cell),
                 Err(error)
                     if cell.settings.is_yours
                         || watch.should_stop()
@@ -247,68 +255,80 @@ impl<'m, 'c> Checking<'m, 'c> {
         Ok((checked, skipped))
     }
 
+    /// The nodes of a setting's graph, at the positions of the windows that are traced.
     fn trace(
         &self,
         model: &dyn Model,
         cell: &CheckSetting,
         nodes: Nodes,
     ) -> Result<Vec<TracedNode>> {
-        let chosen = self.bench.rows.windows.get(self.traced.clone());
-        let windows = chosen.unwrap_or_default();
+        let windows = self
+            .bench
+            .rows
+            .windows
+            .get(self.traced.clone())
+            .unwrap_or_default();
         let outputs = model.trace(&cell.context, windows, &self.positions, nodes)?;
         self.bench.watch.check()?;
         Ok(outputs)
     }
 
     /// Runs a setting twice: undisturbed, for its rows, and for its layers.
-    fn see(&mut self, model: &dyn Model, cell: &CheckSetting) -> Result<Seen> {
+    fn run_setting(&mut self, model: &dyn Model, cell: &CheckSetting) -> Result<SettingResults> {
         self.bench.options = cell.context.clone();
         let mut records = Vec::new();
         let windows = cell.windows.clone();
-        self.bench.score(model, windows, &self.phase, &mut |of| {
-            records.extend_from_slice(of)
-        })?;
-        let own = added(self.trace(model, cell, Nodes::LayerOutputs)?);
+        self.bench
+            .score(model, windows, &self.phase, &mut |window_records| {
+                records.extend_from_slice(window_records)
+            })?;
+        let outputs = without_inputs(self.trace(model, cell, Nodes::LayerOutputs)?);
         let n_rows = self.bench.n_rows(self.traced.clone());
         self.phase.rows(n_rows as usize);
-        let layers = differences(&self.base, &own);
-        Ok(Seen { records, layers })
+        let layers = differences(&self.base, &outputs);
+        Ok(SettingResults { records, layers })
     }
 
     /// Runs a setting and judges its differences by those that noise makes.
     fn check(&mut self, model: &dyn Model, cell: &CheckSetting) -> Result<CheckedCell> {
-        let (seen, noise) = (self.see(model, cell)?, &self.noise);
-        let mut layers = seen.layers.iter().zip(&noise.layers);
-        let wrong = layers.find(|(layer, noise)| layer.exceeds(noise));
-        let is_same = seen.layers.iter().all(NodeDifference::is_none);
+        let (results, noise) = (self.run_setting(model, cell)?, &self.noise);
+        let wrong_layer = results
+            .layers
+            .iter()
+            .zip(&noise.layers)
+            .find(|(layer, noise)| layer.exceeds(noise));
+        let has_same_layers = results.layers.iter().all(NodeDifference::is_none);
         // Rounding can send a token to another expert, and its row is then far off.
         let has_experts = self.model.facts().has_experts;
-        let last = if has_experts { 0.9 } else { 1.0 };
-        let verdict = if wrong.is_some() || rows_exceed(&seen.records, &noise.records, last) {
+        let last_quantile = if has_experts { 0.9 } else { 1.0 };
+        let verdict = if wrong_layer.is_some()
+            || rows_exceed(&results.records, &noise.records, last_quantile)
+        {
             CellVerdict::Wrong
-        } else if is_same && seen.records.iter().all(|of| of.kld == 0.0) {
+        } else if has_same_layers && results.records.iter().all(|record| record.kld == 0.0) {
             CellVerdict::Same
         } else {
             CellVerdict::Rounding
         };
-        let first = wrong.map(|(layer, noise)| self.look_into(model, cell, layer.layer, noise));
+        let first_difference = wrong_layer
+            .map(|(layer, noise)| self.first_difference(model, cell, layer.layer, noise));
         Ok(CheckedCell {
             settings: cell.settings.clone(),
             verdict,
-            moved: moved(&seen.records),
-            first_difference: first.transpose()?,
+            moved: moved(&results.records),
+            first_difference: first_difference.transpose()?,
         })
     }
 
     /// Finds the first node of a layer that is wrong.
-    fn look_into(
+    fn first_difference(
         &self,
         model: &dyn Model,
         cell: &CheckSetting,
         layer: Option<u32>,
         noise: &NodeDifference,
     ) -> Result<FirstDifference> {
-        let (nodes, plain) = (Nodes::OfLayer(layer), cell.on_plain_batches());
+        let (nodes, plain) = (Nodes::OfLayer(layer), cell.with_plain_batches());
         let base = self.trace(self.model, &plain, nodes)?;
         let noisy = self.trace(self.model, &plain.with_noise(), nodes)?;
         let other = self.trace(model, cell, nodes)?;
@@ -318,13 +338,13 @@ impl<'m, 'c> Checking<'m, 'c> {
 }
 
 /// True if rows are not finite, or if their KLD is many times the noise's, on average or at a quantile up to
-/// the `last`.
-fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord], last: f64) -> bool {
+/// the `last_quantile`.
+fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord], last_quantile: f64) -> bool {
     let [rows, noise] = [records, noise].map(|records| {
-        let klds = sorted(&records.iter().map(|of| of.kld).collect::<Vec<_>>());
+        let klds = sorted(&records.iter().map(|record| record.kld).collect::<Vec<_>>());
         let quantile = |p| linear(&klds, p).unwrap_or(0.0);
         let mean = moved(records).kld.unwrap_or(0.0);
-        [quantile(0.5), quantile(0.9), quantile(last), mean]
+        [quantile(0.5), quantile(0.9), quantile(last_quantile), mean]
     });
     let is_larger = |(row, noise): (&f64, &f64)| *row > TIMES_NOISE * noise;
     records.iter().any(TokenRecord::is_excluded) || rows.iter().zip(&noise).any(is_larger)
@@ -332,10 +352,15 @@ fn rows_exceed(records: &[TokenRecord], noise: &[TokenRecord], last: f64) -> boo
 
 /// The mean and the largest KLD of rows, and the share with the same top token.
 fn moved(records: &[TokenRecord]) -> Moved {
-    let included = records.iter().filter(|of| !of.is_excluded());
-    let finite: Vec<&TokenRecord> = included.collect();
-    let klds = finite.iter().map(|of| of.kld);
-    let n_same = finite.iter().filter(|of| of.ref_top == of.eval_top).count();
+    let finite: Vec<&TokenRecord> = records
+        .iter()
+        .filter(|record| !record.is_excluded())
+        .collect();
+    let klds = finite.iter().map(|record| record.kld);
+    let n_same = finite
+        .iter()
+        .filter(|record| record.ref_top == record.eval_top)
+        .count();
     let mean = |sum: f64| (!finite.is_empty()).then(|| sum / finite.len() as f64);
     Moved {
         kld: mean(klds.clone().sum()),

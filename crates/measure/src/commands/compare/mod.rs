@@ -55,14 +55,17 @@ pub fn compare(
     let summary = ReferenceSummary::of(&reference)?;
     let mut header = header_against(reference.about(), summary, None);
     header.stored = true;
-    let mut kept = is_read_once.then_some(reference);
-    let others = settings.others.iter();
-    let subjects: Vec<Subject> = others.map(|path| Subject::new(path)).collect();
+    let mut open_pipe = is_read_once.then_some(reference);
+    let subjects: Vec<Subject> = settings
+        .others
+        .iter()
+        .map(|path| Subject::new(path))
+        .collect();
     let shelf = Shelf::default();
     let mut queue = Queue::new(watch, &subjects, &shelf);
     queue.look_ahead(|subject| {
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
-        let finished = sidecar.and_then(|file| file.finished);
+        let finished = sidecar.and_then(|sidecar| sidecar.finished);
         if is_pipe(&subject.path) {
             // Its rows are known at its end, after hours perhaps.
             return match finished {
@@ -79,8 +82,10 @@ pub fn compare(
     });
     Ok(evaluate_each(info, queue, &settings.results, |subject| {
         // Opened anew for each file: a stream can only be read from its start.
-        let again = || open_again(&settings.reference, &header.reference);
-        let reference = kept.take().map_or_else(again, Ok)?;
+        let reference = match open_pipe.take() {
+            Some(pipe) => pipe,
+            None => open_again(&settings.reference, &header.reference)?,
+        };
         compare_one(
             settings,
             engine,
@@ -127,10 +132,10 @@ fn compare_one(
         settings.max_rows,
         watch,
     )?;
-    let head = |states: &States, section: &mut dyn Read| {
+    let load_head = |states: &States, section: &mut dyn Read| {
         engine.load_head(states, section, settings.threads)
     };
-    let stored = open_rows(reference, head, watch)?;
+    let reference_rows = open_rows(reference, load_head, watch)?;
     let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
     let evaluation = Evaluation {
         subject,
@@ -139,7 +144,7 @@ fn compare_one(
         watch,
         header,
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
-        tokens: None,
+        vocabulary: None,
         check_models: &|| Ok(()),
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         input_time: None,
@@ -147,12 +152,17 @@ fn compare_one(
     };
     let indices = |index: fn(&WindowPair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-    let mut rows = stored.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
+    let mut rows =
+        reference_rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
     rows.n_entries = n_compared as usize;
-    let numbered = |pair: &WindowPair| (pair.window.window, pair.other.clone());
-    let others: HashMap<u32, WindowSpec> = pairs.iter().map(numbered).collect();
-    let other = open_rows(other, head, watch)?.at(indices(|pair| pair.other_index));
-    evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
+    let other_windows_by_number: HashMap<u32, WindowSpec> = pairs
+        .iter()
+        .map(|pair| (pair.window.window, pair.other.clone()))
+        .collect();
+    let other_rows =
+        open_rows(other, load_head, watch)?.with_order(indices(|pair| pair.other_index));
+    let source = FileRows::new(&other_rows, other_windows_by_number);
+    evaluation.run(sidecar, rows, Sources::ready(source))
 }
 
 /// Returns how many entries of each row can be compared.
@@ -173,9 +183,8 @@ fn check_entries(
 
 /// The model of a file; where the file does not name it, the file's own name.
 fn identity(about: &About) -> ModelIdentity {
-    let name = || about.path.file_name().unwrap_or_default();
-    about
-        .model
-        .clone()
-        .unwrap_or_else(|| ModelIdentity::named(name().to_string_lossy()))
+    about.model.clone().unwrap_or_else(|| {
+        let file_name = about.path.file_name().unwrap_or_default();
+        ModelIdentity::named(file_name.to_string_lossy())
+    })
 }

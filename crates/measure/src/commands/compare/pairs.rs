@@ -79,10 +79,10 @@ pub fn pair(
     // Windows are numbered by their order in the text, but those of kl.py by that in the file.
     let kinds = sides.map(|side| side.file.about().kind);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
-    for (index, window, found) in partners(sides, by_tokens) {
-        match found {
-            Ok(Some((other_index, theirs))) => {
-                let (window, other) = paired_rows(sides, [window, theirs], by_tokens)?;
+    for (index, window, partner) in partners(sides, by_tokens) {
+        match partner {
+            Ok(Some((other_index, other_window))) => {
+                let (window, other) = paired_rows(sides, [window, other_window], by_tokens)?;
                 pairs.push(WindowPair {
                     index,
                     other_index,
@@ -91,8 +91,8 @@ pub fn pair(
                 });
             }
             Err(error) if !kinds.contains(&Kind::KlPy) => return Err(error),
-            found => {
-                mismatch = mismatch.or(found.err());
+            partner => {
+                mismatch = mismatch.or(partner.err());
                 missing.push(window.window);
             }
         }
@@ -113,8 +113,10 @@ pub fn pair(
     let n_rows: Vec<u32> = pairs.iter().map(|pair| pair.window.n_rows).collect();
     let in_order = reference.file.is_shuffled() || other.is_stream();
     let indices = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
-    let chosen = indices.iter().filter_map(|&i| pairs.get(i).cloned());
-    Ok(chosen.collect())
+    Ok(indices
+        .iter()
+        .filter_map(|&i| pairs.get(i).cloned())
+        .collect())
 }
 
 /// Warns of the windows that only one of the two files has.
@@ -137,16 +139,20 @@ fn check_unpaired(
                 reference.shown_path()
             );
         }
-        let of = count_of(n_all as u64, "window");
-        let what = format!("{n} of the reference's {of}, not in the other file");
-        watch.warn(Warning::left_out("missing_windows", &what));
+        let all = count_of(n_all as u64, "window");
+        let left_out = format!("{n} of the reference's {all}, not in the other file");
+        watch.warn(Warning::left_out("missing_windows", &left_out));
     }
-    let n_theirs = other.windows.iter().filter(|of| of.n_rows > 0).count();
-    let unused = n_theirs.saturating_sub(n_pairs);
-    if unused > 0 {
-        let of = count_of(n_theirs as u64, "window");
-        let what = format!("{unused} of the other file's {of}, not in the reference");
-        watch.warn(Warning::left_out("unused_windows", &what));
+    let n_others = other
+        .windows
+        .iter()
+        .filter(|window| window.n_rows > 0)
+        .count();
+    let n_unused = n_others.saturating_sub(n_pairs);
+    if n_unused > 0 {
+        let all = count_of(n_others as u64, "window");
+        let left_out = format!("{n_unused} of the other file's {all}, not in the reference");
+        watch.warn(Warning::left_out("unused_windows", &left_out));
     }
     Ok(())
 }
@@ -164,8 +170,8 @@ type Partnered<'s> = (
 fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partnered<'s>> {
     // Tokens at the start of each window that need not agree.
     let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
-    let skipped = usize::from(hides_bos(reference) || hides_bos(other));
-    let tokens = |window: &'s WindowSpec| window.tokens.get(skipped..).unwrap_or_default();
+    let n_skipped = usize::from(hides_bos(reference) || hides_bos(other));
+    let tokens = |window: &'s WindowSpec| window.tokens.get(n_skipped..).unwrap_or_default();
     let is_side_by_side = reference.is_stream() && other.is_stream();
     let number = |index: usize, window: &WindowSpec| {
         if is_side_by_side {
@@ -174,54 +180,69 @@ fn partners<'s>([reference, other]: [Side<'s>; 2], by_tokens: bool) -> Vec<Partn
             window.window
         }
     };
-    let theirs = || other.windows.iter().enumerate();
-    let numbered = theirs().map(|(index, window)| (number(index, window), index));
-    let by_number: BTreeMap<u32, usize> = numbered.collect();
+    let other_windows = || other.windows.iter().enumerate();
+    let indices_by_number: BTreeMap<u32, usize> = other_windows()
+        .map(|(index, window)| (number(index, window), index))
+        .collect();
     // The windows without a partner, if their tokens identify them.
-    let mut left: BTreeSet<(&[u32], usize)> = BTreeSet::new();
+    let mut unpaired: BTreeSet<(&[u32], usize)> = BTreeSet::new();
     if by_tokens && !is_side_by_side {
-        let with_rows = theirs().filter(|(_, window)| window.n_rows > 0);
-        left.extend(with_rows.map(|(index, window)| (tokens(window), index)));
+        unpaired.extend(
+            other_windows()
+                .filter(|(_, window)| window.n_rows > 0)
+                .map(|(index, window)| (tokens(window), index)),
+        );
     }
     let mut paired = BTreeSet::new();
-    let mut find = |index: usize, window: &'s WindowSpec| -> Result<_> {
-        let alike = take(&mut left, tokens(window));
-        let found = alike.or_else(|| by_number.get(&number(index, window)).copied());
-        let Some((partner, theirs)) = found.and_then(|i| Some((i, other.windows.get(i)?))) else {
+    let mut partner = |index: usize, window: &'s WindowSpec| -> Result<_> {
+        let by_tokens = take_alike(&mut unpaired, tokens(window));
+        let other_index =
+            by_tokens.or_else(|| indices_by_number.get(&number(index, window)).copied());
+        let Some((other_index, other_window)) =
+            other_index.and_then(|i| Some((i, other.windows.get(i)?)))
+        else {
             return Ok(None);
         };
-        check_tokens([reference, other], [window, theirs], skipped)?;
-        left.remove(&(tokens(theirs), partner));
-        Ok(paired.insert(partner).then_some((partner, theirs)))
+        check_tokens([reference, other], [window, other_window], n_skipped)?;
+        unpaired.remove(&(tokens(other_window), other_index));
+        Ok(paired
+            .insert(other_index)
+            .then_some((other_index, other_window)))
     };
-    let all = reference.windows.iter().enumerate();
-    let with_rows = all.filter(|(_, window)| window.n_rows > 0);
-    let partnered = with_rows.map(|(index, window)| (index, window, find(index, window)));
-    partnered.collect()
+    reference
+        .windows
+        .iter()
+        .enumerate()
+        .filter(|(_, window)| window.n_rows > 0)
+        .map(|(index, window)| (index, window, partner(index, window)))
+        .collect()
 }
 
-/// Refuses two windows whose tokens differ in the length that both have, but for the first `skipped` ones.
+/// Refuses two windows whose tokens differ in the length that both have, but for the first `n_skipped` ones.
 fn check_tokens(
     [reference, other]: [Side<'_>; 2],
-    [window, theirs]: [&WindowSpec; 2],
-    skipped: usize,
+    [window, other_window]: [&WindowSpec; 2],
+    n_skipped: usize,
 ) -> Result<()> {
-    let both = window.tokens.iter().zip(&theirs.tokens).enumerate();
-    let mut differing = both
-        .skip(skipped)
-        .filter(|(_, (here, there))| here != there);
-    let Some((position, (here, there))) = differing.next() else {
+    let first_difference = window
+        .tokens
+        .iter()
+        .zip(&other_window.tokens)
+        .enumerate()
+        .skip(n_skipped)
+        .find(|(_, (token, other_token))| token != other_token);
+    let Some((position, (token, other_token))) = first_difference else {
         return Ok(());
     };
-    let why = if reference.is_answered() || other.is_answered() {
+    let reason = if reference.is_answered() || other.is_answered() {
         "answers that a model generated are its own; evaluate the other model against this reference, with kl -m MODEL -r, which runs it over the same answers"
     } else {
         "the files differ in text or tokenizer; use files of the same text and model"
     };
     bail!(
-        "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: {why}",
+        "{}: window {} has token {other_token} at position {position}, but window {} of {} has token {token}: {reason}",
         other.shown_path(),
-        theirs.window,
+        other_window.window,
         window.window,
         reference.shown_path()
     )
@@ -229,16 +250,17 @@ fn check_tokens(
 
 /// Removes a window that begins with these tokens, or lacks only the last of them (the token after
 /// the last row), and returns its index.
-fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Option<usize> {
-    let longer = left.range((tokens, 0)..).next().copied();
-    let whole = longer.filter(|(held, _)| held.starts_with(tokens));
-    let found = whole.or_else(|| {
-        let (_, but_last) = tokens.split_last()?;
-        left.range((but_last, 0)..=(but_last, usize::MAX))
+fn take_alike<'f>(unpaired: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Option<usize> {
+    let next = unpaired.range((tokens, 0)..).next().copied();
+    let beginning_alike = next.filter(|(next_tokens, _)| next_tokens.starts_with(tokens));
+    let window = beginning_alike.or_else(|| {
+        let (_, all_but_last) = tokens.split_last()?;
+        unpaired
+            .range((all_but_last, 0)..=(all_but_last, usize::MAX))
             .next()
             .copied()
     })?;
-    left.remove(&found).then_some(found.1)
+    unpaired.remove(&window).then_some(window.1)
 }
 
 /// Pairs the rows that the reference has of a window with those of the other file. That must have them all,
@@ -246,39 +268,42 @@ fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Optio
 /// shorter one agrees.
 fn paired_rows(
     [reference, other]: [Side<'_>; 2],
-    [window, theirs]: [&WindowSpec; 2],
+    [window, other_window]: [&WindowSpec; 2],
     by_tokens: bool,
 ) -> Result<(WindowSpec, WindowSpec)> {
-    let range = |of: &WindowSpec| of.first_scored..of.first_scored + of.n_rows;
-    let (here, there) = (range(window), range(theirs));
-    let has_all = there.start <= here.start && here.end <= there.end;
-    if !(has_all && (by_tokens || here == there)) {
-        let how = if by_tokens {
+    let positions = |window: &WindowSpec| window.first_scored..window.first_scored + window.n_rows;
+    let (wanted, stored) = (positions(window), positions(other_window));
+    let has_all = stored.start <= wanted.start && wanted.end <= stored.end;
+    if !(has_all && (by_tokens || wanted == stored)) {
+        let remedy = if by_tokens {
             "swap the two files, or write it again with --score all"
         } else {
             "without token ids in both files, only whole windows can be compared; use a file with the same scored positions"
         };
         bail!(
-            "{}: window {} has the rows of positions {} to {}, and {} those of {} to {}: {how}",
+            "{}: window {} has the rows of positions {} to {}, and {} those of {} to {}: {remedy}",
             other.shown_path(),
-            theirs.window,
-            there.start,
-            there.end.saturating_sub(1),
+            other_window.window,
+            stored.start,
+            stored.end.saturating_sub(1),
             reference.shown_path(),
-            here.start,
-            here.end.saturating_sub(1)
+            wanted.start,
+            wanted.end.saturating_sub(1)
         );
     }
-    let mut longer = &window.tokens;
-    if theirs.tokens.len() > longer.len() {
-        longer = &theirs.tokens;
+    let mut longer_tokens = &window.tokens;
+    if other_window.tokens.len() > longer_tokens.len() {
+        longer_tokens = &other_window.tokens;
     }
-    let rows = |of: &WindowSpec, tokens| WindowSpec {
-        window: of.window,
+    let rows = |number: u32, tokens| WindowSpec {
+        window: number,
         tokens,
         ..*window
     };
-    Ok((rows(window, longer.clone()), rows(theirs, Vec::new())))
+    Ok((
+        rows(window.window, longer_tokens.clone()),
+        rows(other_window.window, Vec::new()),
+    ))
 }
 
 #[cfg(test)]
@@ -288,17 +313,25 @@ mod tests {
     #[test]
     fn a_window_is_found_by_its_first_tokens() {
         let windows: [&[u32]; 4] = [&[1, 5, 6], &[1, 2, 3, 4], &[1, 5, 6], &[1, 2, 4]];
-        let mut left: BTreeSet<(&[u32], usize)> = windows.into_iter().zip(0..).collect();
-        assert_eq!(take(&mut left, &[1, 2, 3]), Some(1), "cut short");
-        assert_eq!(take(&mut left, &[1, 2, 3]), None, "taken already");
-        assert_eq!(take(&mut left, &[1, 5, 6]), Some(0), "the first of equals");
+        let mut unpaired: BTreeSet<(&[u32], usize)> = windows.into_iter().zip(0..).collect();
+        assert_eq!(take_alike(&mut unpaired, &[1, 2, 3]), Some(1), "cut short");
+        assert_eq!(take_alike(&mut unpaired, &[1, 2, 3]), None, "taken already");
         assert_eq!(
-            take(&mut left, &[1, 5, 6, 7]),
+            take_alike(&mut unpaired, &[1, 5, 6]),
+            Some(0),
+            "the first of equals"
+        );
+        assert_eq!(
+            take_alike(&mut unpaired, &[1, 5, 6, 7]),
             Some(2),
             "with the token after its last row"
         );
-        assert_eq!(take(&mut left, &[1, 2, 4, 8, 9]), None, "two tokens more");
-        assert_eq!(take(&mut left, &[1, 2, 4]), Some(3));
-        assert!(left.is_empty());
+        assert_eq!(
+            take_alike(&mut unpaired, &[1, 2, 4, 8, 9]),
+            None,
+            "two tokens more"
+        );
+        assert_eq!(take_alike(&mut unpaired, &[1, 2, 4]), Some(3));
+        assert!(unpaired.is_empty());
     }
 }

@@ -37,45 +37,49 @@ impl ReadFromDisk {
         (engine, model): (&dyn Engine, &dyn Model),
     ) -> Result<Option<Self>> {
         let devices = engine.devices()?;
-        let free = |is_counted: fn(DeviceKind) -> bool| {
-            let counted = devices.iter().filter(|device| is_counted(device.kind));
-            counted.map(|device| device.memory_free).min()
+        let least_free = |is_counted: fn(DeviceKind) -> bool| {
+            devices
+                .iter()
+                .filter(|device| is_counted(device.kind))
+                .map(|device| device.memory_free)
+                .min()
         };
         let weights = model.facts().loaded_bytes;
-        let available = free(|kind| kind == DeviceKind::Cpu).unwrap_or(u64::MAX);
+        let available = least_free(|kind| kind == DeviceKind::Cpu).unwrap_or(u64::MAX);
         if decoding.is_accelerated || weights <= available / MEMORY_SHARE {
             return Ok(None);
         }
-        let with = |n_seq| ContextOptions {
+        let options_with = |n_seq| ContextOptions {
             calls: in_one_batch(options.n_ctx, n_seq),
             n_seq,
             has_own_caches: n_seq > 1,
             ..options.clone()
         };
-        let needed = |n_seq| -> Result<u64> {
+        let bytes_needed = |n_seq| -> Result<u64> {
             let n_rows = u64::from(decoding.window_rows.min(options.n_ctx)) * u64::from(n_seq);
-            let rows = 4 * u64::from(decoding.n_vocab) * n_rows;
-            Ok(model.decoder(&with(n_seq))?.context_bytes() + rows)
+            let row_bytes = 4 * u64::from(decoding.n_vocab) * n_rows;
+            Ok(model.decoder(&options_with(n_seq))?.context_bytes() + row_bytes)
         };
-        let one = needed(1)?;
-        if weights.saturating_add(one) <= available {
+        let bytes_of_one = bytes_needed(1)?;
+        if weights.saturating_add(bytes_of_one) <= available {
             return Ok(None);
         }
         let is_set = run.n_batch.or(run.n_ubatch).or(run.n_parallel).is_some();
         if let Some(begun) = begun.and_then(Split::recorded).filter(|_| !is_set) {
             *options = ContextOptions {
                 calls: begun.calls,
-                ..with(begun.n_seq)
+                ..options_with(begun.n_seq)
             };
         } else if !is_set {
             let mut n_seq = 1;
             if decoding.is_together {
                 // A GPU that holds no layers computes large batches, in buffers of its own.
-                let free =
-                    free(|kind| kind == DeviceKind::Cpu || kind.is_gpu()).unwrap_or(available);
-                n_seq = most_windows(one, needed(2)?, free / MEMORY_SHARE, n_windows);
+                let free = least_free(|kind| kind == DeviceKind::Cpu || kind.is_gpu())
+                    .unwrap_or(available);
+                let bytes_of_two = bytes_needed(2)?;
+                n_seq = windows_at_once(bytes_of_one, bytes_of_two, free / MEMORY_SHARE, n_windows);
             }
-            *options = with(n_seq);
+            *options = options_with(n_seq);
         }
         Ok(Some(Self { weights, available }))
     }
@@ -94,10 +98,10 @@ impl ReadFromDisk {
         );
         if let Some(n_windows) = n_windows {
             let n_tokens = n_windows as u64 * u64::from(options.n_ctx);
-            let n = n_tokens.div_ceil(u64::from(options.calls.n_ubatch.max(1)));
-            let total = bytes(n.saturating_mul(self.weights));
-            let time = duration(n as f64 * facts.load_time.as_secs_f64());
-            let times = count_of(n, "time");
+            let n_batches = n_tokens.div_ceil(u64::from(options.calls.n_ubatch.max(1)));
+            let total = bytes(n_batches.saturating_mul(self.weights));
+            let time = duration(n_batches as f64 * facts.load_time.as_secs_f64());
+            let times = count_of(n_batches, "time");
             text += &format!(": {times}, {total} in all, {time} at the pace of loading");
         }
         watch.event(&Event::Plan("memory", &text));
@@ -116,30 +120,31 @@ fn in_one_batch(n_ctx: u32, n_seq: u32) -> Calls {
 
 /// Most windows of a context that may have `room` bytes, where contexts of one and of two windows need `one`
 /// and `two`: of `n_windows`, all calls get about as many.
-fn most_windows(one: u64, two: u64, room: u64, n_windows: Option<usize>) -> u32 {
-    let more = room.saturating_sub(one) / two.saturating_sub(one).max(1);
-    let most = more.saturating_add(1).min(MAX_N_SEQ.into());
-    let n_windows = n_windows.map_or(most, |n| n.max(1) as u64);
-    n_windows.div_ceil(n_windows.div_ceil(most)) as u32
+fn windows_at_once(one: u64, two: u64, room: u64, n_windows: Option<usize>) -> u32 {
+    let n_more = room.saturating_sub(one) / two.saturating_sub(one).max(1);
+    let max_windows = n_more.saturating_add(1).min(MAX_N_SEQ.into());
+    let n_windows = n_windows.map_or(max_windows, |n| n.max(1) as u64);
+    let n_calls = n_windows.div_ceil(max_windows);
+    n_windows.div_ceil(n_calls) as u32
 }
 
 #[cfg(test)]
 mod tests {
-    use super::most_windows;
+    use super::windows_at_once;
 
     #[test]
     fn a_batch_holds_the_windows_that_there_is_room_for() {
-        let most = |room, n_windows| most_windows(30, 50, room, n_windows);
-        assert_eq!(most(0, None), 1);
-        assert_eq!(most(69, None), 2);
-        assert_eq!(most(70, None), 3);
-        assert_eq!(most(u64::MAX, None), 64);
+        let windows = |room, n_windows| windows_at_once(30, 50, room, n_windows);
+        assert_eq!(windows(0, None), 1);
+        assert_eq!(windows(69, None), 2);
+        assert_eq!(windows(70, None), 3);
+        assert_eq!(windows(u64::MAX, None), 64);
         // Four calls at least.
-        assert_eq!(most(70, Some(10)), 3);
-        assert_eq!(most(90, Some(10)), 4);
-        assert_eq!(most(110, Some(10)), 5);
-        assert_eq!(most(110, Some(6)), 3);
-        assert_eq!(most(110, Some(0)), 1);
-        assert_eq!(most_windows(30, 30, 20, None), 1);
+        assert_eq!(windows(70, Some(10)), 3);
+        assert_eq!(windows(90, Some(10)), 4);
+        assert_eq!(windows(110, Some(10)), 5);
+        assert_eq!(windows(110, Some(6)), 3);
+        assert_eq!(windows(110, Some(0)), 1);
+        assert_eq!(windows_at_once(30, 30, 20, None), 1);
     }
 }

@@ -7,8 +7,8 @@ const CPU: Decoding = Decoding {
     is_accelerated: false,
     is_quantized: false,
     is_together: true,
-    least_n_ctx: 0,
-    most_together: u32::MAX,
+    min_n_ctx: 0,
+    max_tokens_together: u32::MAX,
 };
 
 const GPU: Decoding = Decoding {
@@ -82,7 +82,7 @@ fn as_many_answers_grow_together_as_give_the_same_tokens() {
 #[test]
 fn windows_that_share_a_cache_fit_in_the_context_that_one_would_have() {
     let limited = Decoding {
-        most_together: 1024,
+        max_tokens_together: 1024,
         ..GPU
     };
     let n_seq = |decoding, n_ctx| Split::choose(&unset(), n_ctx, decoding, None).n_seq;
@@ -135,7 +135,7 @@ fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
         (Some(1), 512),
     ] {
         let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
-        assert_eq!(fitting(fits), n_batch, "{rows:?}");
+        assert_eq!(fitting_batch(fits), n_batch, "{rows:?}");
     }
 }
 

@@ -29,7 +29,7 @@ use crate::commands::settings::{EvaluateSettings, RunSettings, Subject};
 use crate::pipeline::{DeviceClock, Error, MakeSource, Sources};
 
 /// The evaluations of a run, all against one reference.
-pub struct Against<'r, 'e> {
+pub struct RunAgainst<'r, 'e> {
     pub settings: &'r EvaluateSettings,
     pub engine: &'e dyn Engine,
     pub watch: &'r Watch<'r>,
@@ -43,14 +43,16 @@ pub struct Against<'r, 'e> {
     pub piped: Cell<Option<Reference>>,
 }
 
-impl<'e> Against<'_, 'e> {
+impl<'e> RunAgainst<'_, 'e> {
     /// Checks a model and its output before it is loaded, and before hours are spent on the models before
     /// it.
     pub fn look_ahead(&self, subject: &Subject) -> Result<()> {
         let (settings, about, engine) = (self.settings, &self.about, self.engine);
         let sidecar = ClaimedSidecar::claim(&settings.results, subject)?;
         if settings.shelf.awaits(&subject.path) {
-            return sidecar.map_or(Ok(()), |of| self.check_held(&of, subject, None));
+            return sidecar.map_or(Ok(()), |sidecar| {
+                self.check_existing(&sidecar, subject, None)
+            });
         }
         let model = engine.inspect(&subject.path)?;
         if subject.cache.is_some() && model.layers == Layers::Recurrent {
@@ -70,20 +72,20 @@ impl<'e> Against<'_, 'e> {
             // What it warns of is said when the model is evaluated.
             check_vocabulary(about, &entries, settings.vocabulary, &Watch::new(&()))?;
         }
-        sidecar.map_or(Ok(()), |of| {
-            self.check_held(&of, subject, Some(model.identity))
+        sidecar.map_or(Ok(()), |sidecar| {
+            self.check_existing(&sidecar, subject, Some(model.identity))
         })
     }
 
     /// Checks that what an earlier run has left under the sidecar's name is of this evaluation. `model`: as
     /// far as it is known.
-    fn check_held(
+    fn check_existing(
         &self,
         sidecar: &ClaimedSidecar,
         subject: &Subject,
         model: Option<ModelIdentity>,
     ) -> Result<()> {
-        let Some(held) = sidecar.held() else {
+        let Some(existing) = sidecar.existing() else {
             return Ok(());
         };
         let mut header = self.header.clone();
@@ -92,7 +94,7 @@ impl<'e> Against<'_, 'e> {
         let mut backend = settled_identity(self.engine, &options);
         backend.weights = recorded_weights(subject.is_dequantized);
         header.backend = Some(backend);
-        held.check(&header, true)
+        existing.check(&header, true)
     }
 
     /// The options of a context of this model, as far as they are known before it is loaded.
@@ -116,12 +118,12 @@ impl<'e> Against<'_, 'e> {
         Ok(evaluation.recall(&sidecar).map(|log| (evaluation, log)))
     }
 
-    /// An evaluation that is to record this. `tokens`: the vocabulary of its model.
+    /// An evaluation whose sidecar is to have this header. `vocabulary`: that of its model.
     fn evaluation<'v>(
         &'v self,
         subject: &'v Subject,
         header: SidecarHeader,
-        tokens: Option<&'v dyn Model>,
+        vocabulary: Option<&'v dyn Model>,
         check_models: &'v dyn Fn() -> Result<(), Error>,
     ) -> Evaluation<'v> {
         let settings = &self.settings.results;
@@ -132,10 +134,10 @@ impl<'e> Against<'_, 'e> {
             watch: self.watch,
             header,
             measures: Measures::new(&settings.stats, &self.about, None),
-            tokens,
+            vocabulary,
             check_models,
             not_available: Vec::new(),
-            input_time: self.ref_model.map(|of| of.input_time),
+            input_time: self.ref_model.map(|ref_model| ref_model.input_time),
             started: Instant::now(),
         }
     }
@@ -144,42 +146,44 @@ impl<'e> Against<'_, 'e> {
     /// loaded.
     pub fn evaluate(&self, queue: Queue<'_>) -> Result<Report> {
         let (settings, info) = (self.settings, ReferenceInfo::new(&self.about));
-        let mut needed: Vec<&Path> = Vec::new();
+        let mut needed_paths: Vec<&Path> = Vec::new();
         for subject in queue.subjects() {
             // What is wrong is said when its turn comes.
             if !matches!(self.recall(subject), Ok(Some(_))) {
-                needed.push(&subject.path);
+                needed_paths.push(&subject.path);
             }
         }
-        needed.dedup();
-        let mut loaded: Option<Box<dyn Model + 'e>> = None;
-        let report = settings.shelf.evaluate(&needed, self.watch, |arrivals| {
-            evaluate_each(info, queue, &settings.results, |subject| {
-                let kept = loaded
-                    .take()
-                    .filter(|model| self.is_kept(&**model, subject));
-                if let Some((evaluation, log)) = self.recall(subject)? {
-                    return evaluation.of_recalled(log);
-                }
-                if arrivals.wait(&subject.path)? {
-                    self.look_ahead(subject)?;
-                }
-                let (evaluated, model) = self.evaluate_one(subject, kept)?;
-                loaded = Some(model);
-                Ok(evaluated)
-            })
-        });
-        if let Some(last) = loaded {
-            last.drop_last();
+        needed_paths.dedup();
+        let mut last_model: Option<Box<dyn Model + 'e>> = None;
+        let report = settings
+            .shelf
+            .evaluate(&needed_paths, self.watch, |arrivals| {
+                evaluate_each(info, queue, &settings.results, |subject| {
+                    let loaded_model = last_model
+                        .take()
+                        .filter(|model| self.can_reuse(&**model, subject));
+                    if let Some((evaluation, log)) = self.recall(subject)? {
+                        return evaluation.conclude_recalled(log);
+                    }
+                    if arrivals.wait(&subject.path)? {
+                        self.look_ahead(subject)?;
+                    }
+                    let (evaluated, model) = self.evaluate_one(subject, loaded_model)?;
+                    last_model = Some(model);
+                    Ok(evaluated)
+                })
+            });
+        if let Some(model) = last_model {
+            model.drop_last();
         }
         Ok(report)
     }
 
-    /// Evaluates a model, which stays loaded. `kept`: the same one, if it is loaded.
+    /// Evaluates a model, which stays loaded. `loaded_model`: the same one, if it is loaded already.
     fn evaluate_one(
         &self,
         subject: &Subject,
-        kept: Option<Box<dyn Model + 'e>>,
+        loaded_model: Option<Box<dyn Model + 'e>>,
     ) -> Result<(Evaluated, Box<dyn Model + 'e>)> {
         let sidecar = ClaimedSidecar::claim(&self.settings.results, subject)?;
         let reference = match (self.ref_model, self.piped.take()) {
@@ -188,12 +192,11 @@ impl<'e> Against<'_, 'e> {
             (None, None) => open_again(&self.about.path, &self.header.reference)?,
         };
         let started = Instant::now();
-        let model = kept.map_or_else(|| self.load(subject), Ok)?;
-        let begun = sidecar.as_ref();
-        let (header, options) = self.plan(subject, &reference, &*model, begun)?;
+        let model = loaded_model.map_or_else(|| self.load(subject), Ok)?;
+        let (header, options) = self.plan(subject, &reference, &*model, sidecar.as_ref())?;
         let check_models = || {
-            let reference = self.ref_model.map(|of| &*of.model);
-            let mut models = [Some(&*model), reference].into_iter().flatten();
+            let reference_model = self.ref_model.map(|ref_model| &*ref_model.model);
+            let mut models = [Some(&*model), reference_model].into_iter().flatten();
             Ok(models.try_for_each(|model| check_files(model, self.watch))?)
         };
         let mut evaluation = self.evaluation(subject, header, Some(&*model), &check_models);
@@ -204,7 +207,7 @@ impl<'e> Against<'_, 'e> {
 
     /// True if a loaded model can be evaluated again as it is. With auto, a smaller cache may leave room
     /// for more layers.
-    fn is_kept(&self, model: &dyn Model, subject: &Subject) -> bool {
+    fn can_reuse(&self, model: &dyn Model, subject: &Subject) -> bool {
         let is_auto = self.settings.run.model.n_gpu_layers == GpuLayers::Auto;
         let facts = model.facts();
         let is_same =
@@ -214,12 +217,12 @@ impl<'e> Against<'_, 'e> {
 
     /// Loads a model.
     fn load(&self, subject: &Subject) -> Result<Box<dyn Model + 'e>> {
-        let beside = || (self.largest_context(subject), None);
+        let memory_beside = || (self.largest_context(subject), None);
         let run = RunSettings {
             model: subject.with_weights(&self.settings.run.model),
             ..self.settings.run.clone()
         };
-        load(self.engine, &subject.path, &run, beside, self.watch)
+        load(self.engine, &subject.path, &run, memory_beside, self.watch)
     }
 
     /// Refuses what cannot be evaluated together, chooses how windows are decoded, and describes it in
@@ -244,14 +247,19 @@ impl<'e> Against<'_, 'e> {
         }
         check_models(about.model.as_ref(), &facts.identity, watch);
         header.model = Some(facts.identity.clone());
-        let begun = sidecar.and_then(|sidecar| sidecar.backend_of_begun(&header));
+        let begun_backend = sidecar.and_then(|sidecar| sidecar.begun_backend(&header));
         let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
-        let windows = reference.windows().into_iter().flatten();
-        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
+        let window_rows = reference
+            .windows()
+            .into_iter()
+            .flatten()
+            .map(|window| window.n_rows)
+            .max()
+            .unwrap_or(n_ctx);
         let mut decoding = Decoding::from_model(model, window_rows, about.n_ctx);
         // The reference model decodes window by window beside it.
         decoding.is_together &= self.ref_model.is_none();
-        let precedents = [about.backend.as_ref(), begun.as_ref()];
+        let precedents = [about.backend.as_ref(), begun_backend.as_ref()];
         let options = context_options(run, n_ctx, decoding, precedents);
         let mut options = subject.with_cache_types(options);
         let n_windows = reference.windows().map(|windows| windows.len());
@@ -259,24 +267,27 @@ impl<'e> Against<'_, 'e> {
             &mut options,
             run,
             (decoding, n_windows),
-            begun.as_ref(),
+            begun_backend.as_ref(),
             (self.engine, model),
         )?;
         Split::announce(&options, decoding, n_windows, watch);
-        if let Some(weights) = read_from_disk {
-            weights.announce(&options, n_windows, facts, watch);
+        if let Some(read_from_disk) = read_from_disk {
+            read_from_disk.announce(&options, n_windows, facts, watch);
         }
         let mut backend = backend_identity(self.engine, model, &options)?;
-        backend.kv_cache_bytes = begun.as_ref().and_then(|begun| begun.kv_cache_bytes);
-        backend.kv_cache_sizes = begun.and_then(|begun| begun.kv_cache_sizes);
-        if let Some(mut there) = about.backend.clone() {
+        backend.kv_cache_bytes = begun_backend
+            .as_ref()
+            .and_then(|begun_backend| begun_backend.kv_cache_bytes);
+        backend.kv_cache_sizes =
+            begun_backend.and_then(|begun_backend| begun_backend.kv_cache_sizes);
+        if let Some(mut reference_backend) = about.backend.clone() {
             if subject.cache.is_some() {
                 // Nobody who sweeps the types needs a warning that they differ.
-                there.type_k.clone_from(&backend.type_k);
-                there.type_v.clone_from(&backend.type_v);
+                reference_backend.type_k.clone_from(&backend.type_k);
+                reference_backend.type_v.clone_from(&backend.type_v);
             }
             let has_attention = facts.layers != Layers::Recurrent;
-            warn_of_differences(&backend, &there, n_ctx, has_attention, watch);
+            warn_of_differences(&backend, &reference_backend, n_ctx, has_attention, watch);
         }
         header.backend = Some(backend);
         Ok((header, options))
@@ -292,44 +303,48 @@ impl<'e> Against<'_, 'e> {
         options: &ContextOptions,
     ) -> Result<Evaluated> {
         let (run, header) = (&self.settings.run, &mut evaluation.header);
-        let first = Mutex::new(None);
+        let first_context = Mutex::new(None);
         // Only a context shows the size of its cache. An earlier run's is kept: nothing may be left to
         // decode, so that no context is needed.
         if let Some(backend) = header
             .backend
             .as_mut()
-            .filter(|of| of.kv_cache_bytes.is_none())
+            .filter(|backend| backend.kv_cache_bytes.is_none())
         {
             let context = model.decoder(options)?;
             backend.kv_cache_bytes = Some(context.cache_bytes());
             // The evaluation does not need them.
             backend.kv_cache_sizes = model.cache_sizes(options).ok();
-            *locked(&first) = Some(context);
+            *locked(&first_context) = Some(context);
         }
         reference.set_bos(model.facts().bos());
-        let head =
+        let load_head =
             |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
-        let mut rows = open_rows(reference, head, self.watch)?;
-        let ref_is_offloaded = (self.ref_model).is_some_and(|of| of.model.facts().is_offloaded);
-        let here = rows.here.as_ref();
-        let computes_reference = here.map_or(ref_is_offloaded, RowsHere::is_on_device);
+        let mut rows = open_rows(reference, load_head, self.watch)?;
+        let ref_is_offloaded = self
+            .ref_model
+            .is_some_and(|ref_model| ref_model.model.facts().is_offloaded);
+        let device_computes_reference = rows
+            .rows_here
+            .as_ref()
+            .map_or(ref_is_offloaded, RowsHere::is_on_device);
         let device = DeviceClock::default();
-        rows.device = computes_reference.then(|| device.clone());
+        rows.device = device_computes_reference.then(|| device.clone());
         if let Some(n_compared) = header.n_vocab_compared {
             rows.n_entries = n_compared as usize;
         }
         let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
         let (contexts, ref_model) = (rows.contexts.clone(), self.ref_model);
-        let give_reference = || -> Result<(), EngineError> {
-            if let Some(reference) = ref_model {
-                locked(&contexts).push(reference.decoder()?);
+        let add_reference_context = || -> Result<(), EngineError> {
+            if let Some(ref_model) = ref_model {
+                locked(&contexts).push(ref_model.decoder()?);
             }
             Ok(())
         };
         let make: MakeSource<'_> = Box::new(|| {
-            let first = locked(&first).take();
-            let decoder = first.map_or_else(|| model.decoder(options), Ok)?;
-            give_reference()?;
+            let first_context = locked(&first_context).take();
+            let decoder = first_context.map_or_else(|| model.decoder(options), Ok)?;
+            add_reference_context()?;
             Ok(Box::new(decoder))
         });
         let is_offloaded = model.facts().is_offloaded;

@@ -3,7 +3,7 @@
 mod against;
 
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_engine::{Engine, FlashAttention};
@@ -23,7 +23,7 @@ use super::ref_model;
 use super::reference::{refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, Subject};
 use crate::pipeline::to_share;
-use against::Against;
+use against::RunAgainst;
 
 /// Evaluates every model.
 ///
@@ -35,8 +35,8 @@ pub fn evaluate(
     observer: &dyn Observer,
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
-    for (path, what) in &settings.skipped {
-        watch.note(&format!("{}: skipped: {what}", path.display()));
+    for (path, kind) in &settings.skipped {
+        watch.note(&format!("{}: skipped: {kind}", path.display()));
     }
     let subjects = settings.subjects();
     let queue = Queue::new(watch, &subjects, &settings.shelf);
@@ -69,7 +69,7 @@ fn against_file(
     check_reference(&about, n_ctx)?;
     check_caches(settings, flash_attention(about.backend.as_ref()))?;
     let summary = ReferenceSummary::of(&reference)?;
-    let against = Against {
+    let run = RunAgainst {
         settings,
         engine,
         watch,
@@ -78,11 +78,11 @@ fn against_file(
         ref_model: None,
         piped: Cell::default(),
     };
-    queue.look_ahead(|subject| against.look_ahead(subject));
+    queue.look_ahead(|subject| run.look_ahead(subject));
     if !queue.is_empty() {
         warn_of_overlap(&reference, watch);
         warn_of_few_windows(&reference, settings, watch);
-        watch.warn_all(against.about.shard.as_ref().map(|shard| {
+        watch.warn_all(run.about.shard.as_ref().map(|shard| {
             let part = part(shard);
             let message = format!("the reference is {part}: the numbers cover only its windows; kl merge makes the whole of the parts");
             Warning::new("part_of_reference", message)
@@ -90,8 +90,8 @@ fn against_file(
         connect_devices(engine, &settings.run, watch)?;
     }
     // A stream can only be read from its start, so each model opens the file again, but a pipe.
-    against.piped.set(is_read_once.then_some(reference));
-    against.evaluate(queue)
+    run.piped.set(is_read_once.then_some(reference));
+    run.evaluate(queue)
 }
 
 /// Evaluates every model against another, which stays in memory.
@@ -108,7 +108,7 @@ fn against_model(
     // Checks the models against what is known of the reference: before any model is loaded, and again
     // once its windows are planned.
     let mut check = |about: &About| {
-        let against = Against {
+        let run = RunAgainst {
             settings,
             engine,
             watch,
@@ -117,7 +117,7 @@ fn against_model(
             ref_model: None,
             piped: Cell::default(),
         };
-        queue.look_ahead(|subject| against.look_ahead(subject));
+        queue.look_ahead(|subject| run.look_ahead(subject));
         if queue.is_empty() {
             bail!("no model can be evaluated");
         }
@@ -133,16 +133,16 @@ fn against_model(
     let ref_model = match loaded {
         // Each model has its own reason, which is the result.
         Err(_) if queue.is_empty() => {
-            let unused = |_: &Subject| bail!("the queue is empty");
+            let never_called = |_: &Subject| bail!("the queue is empty");
             let info = ReferenceInfo::new(&expected);
-            return Ok(evaluate_each(info, queue, &settings.results, unused));
+            return Ok(evaluate_each(info, queue, &settings.results, never_called));
         }
         loaded => loaded?,
     };
     let reference = ref_model.windows();
     warn_of_overlap(&reference, watch);
     warn_of_few_windows(&reference, settings, watch);
-    let against = Against {
+    let run = RunAgainst {
         settings,
         engine,
         watch,
@@ -151,17 +151,17 @@ fn against_model(
         ref_model: Some(&ref_model),
         piped: Cell::default(),
     };
-    let report = against.evaluate(queue)?;
+    let report = run.evaluate(queue)?;
     ref_model.model.drop_last();
     Ok(report)
 }
 
 /// Warns that `--until` will not stop before the last of so few windows.
 fn warn_of_few_windows(reference: &Reference, settings: &EvaluateSettings, watch: &Watch<'_>) {
-    let chosen = to_share(reference, settings.run.max_rows);
-    let n_windows = chosen.map(|(n, _)| n as u64);
-    let few = n_windows.filter(|n| *n < MIN_WINDOWS_TO_PLAN);
-    if let (Some(target), Some(n)) = (settings.until, few) {
+    let too_few = to_share(reference, settings.run.max_rows)
+        .map(|(n_windows, _)| n_windows as u64)
+        .filter(|n| *n < MIN_WINDOWS_TO_PLAN);
+    if let (Some(target), Some(n)) = (settings.until, too_few) {
         let message = format!(
             "--until {}% needs at least {MIN_WINDOWS_TO_PLAN} windows, and there are {}: all will be evaluated",
             short_percent(target),
@@ -179,13 +179,12 @@ fn open(path: &Path, settings: &EvaluateSettings, watch: &Watch<'_>) -> Result<R
         Ok(reference) => return Ok(reference),
         Err(error) => error?,
     };
-    let Fault::NotAReference(found) = &error.fault else {
+    let Fault::NotAReference(kind) = &error.fault else {
         return Err(error.into());
     };
-    let is_reference = |model: &&PathBuf| sniff(model).is_ok();
-    let swapped = settings.models.iter().find(is_reference);
+    let reference_as_model = settings.models.iter().find(|path| sniff(path).is_ok());
     let (path, word) = (path.display(), shell::file(path));
-    match (found, swapped) {
+    match (kind, reference_as_model) {
         (Found::Model, Some(reference)) => bail!(
             "-r {path}: it is a model, and -m {} a reference: swap them",
             reference.display()
@@ -194,9 +193,9 @@ fn open(path: &Path, settings: &EvaluateSettings, watch: &Watch<'_>) -> Result<R
             "-r {path}: it is a model, not a reference: write one with kl -m {word} -t TEXT -w REF, or use --ref-model {word} -t TEXT"
         ),
         (Found::Sidecar, _) => bail!(
-            "-r {path}: {found}, not a reference: kl report {word} shows it; give -r the reference that it was evaluated against"
+            "-r {path}: {kind}, not a reference: kl report {word} shows it; give -r the reference that it was evaluated against"
         ),
-        (Found::Map, _) => bail!("-r {path}: {found}, not a reference: kl info {word} shows it"),
+        (Found::Map, _) => bail!("-r {path}: {kind}, not a reference: kl info {word} shows it"),
         _ => Err(error.into()),
     }
 }
@@ -240,17 +239,21 @@ fn check_caches(settings: &EvaluateSettings, precedent: Option<FlashAttention>) 
     if run.flash_attn.or(precedent) != Some(FlashAttention::Off) {
         return Ok(());
     }
-    let swept = sweep.caches.iter().map(|cell| ("--sweep ctv=", cell.v));
-    let mut all = swept.chain([("--cache-type-v ", run.type_v)]);
-    let Some((flag, kind)) = all.find(|(_, kind)| kind.is_quantized()) else {
+    let quantized = sweep
+        .caches
+        .iter()
+        .map(|cell| ("--sweep ctv=", cell.v))
+        .chain([("--cache-type-v ", run.type_v)])
+        .find(|(_, kind)| kind.is_quantized());
+    let Some((flag, kind)) = quantized else {
         return Ok(());
     };
-    let off = match run.flash_attn {
+    let reason = match run.flash_attn {
         Some(_) => "and --flash-attn is off",
         None => "and the reference was written without it",
     };
     bail!(
-        "{flag}{kind}: llama.cpp quantizes cached values with flash attention only, {off}: use \
+        "{flag}{kind}: llama.cpp quantizes cached values with flash attention only, {reason}: use \
          --flash-attn on or auto, or {flag}f16"
     )
 }

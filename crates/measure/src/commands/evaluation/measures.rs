@@ -15,7 +15,7 @@ pub struct Measures {
     llama_perplexity: bool,
     /// Set if they are computed from the log-probabilities that llama-perplexity stored: a record
     /// has other numbers of such rows.
-    on_its_own_rows: bool,
+    from_floored_rows: bool,
     /// True if distances in logit space are wanted.
     logits: bool,
     /// True if rows are log-probabilities, from which the logits cannot be recovered.
@@ -24,7 +24,7 @@ pub struct Measures {
 
 /// The measures at one position.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct PositionMeasures {
     llama_perplexity: Option<LlamaPerplexityScore>,
     logits: Option<LogitMetrics>,
 }
@@ -35,7 +35,7 @@ impl Measures {
         let llama_perplexity = stats.contains(&Stats::LlamaPerplexity);
         Self {
             llama_perplexity,
-            on_its_own_rows: llama_perplexity
+            from_floored_rows: llama_perplexity
                 && reference.values == Values::FlooredLogProbabilities,
             logits: stats.contains(&Stats::Logits),
             only_log_probabilities: reference.holds_log_probabilities()
@@ -45,14 +45,14 @@ impl Measures {
 
     /// True if anything is measured besides records.
     pub fn any(self) -> bool {
-        self.on_its_own_rows || self.logits
+        self.from_floored_rows || self.logits
     }
 
     /// Measures a pair of rows.
-    pub fn measure(self, pair: &RowPair<'_>) -> Measured {
-        Measured {
+    pub fn measure(self, pair: &RowPair<'_>) -> PositionMeasures {
+        PositionMeasures {
             llama_perplexity: self
-                .on_its_own_rows
+                .from_floored_rows
                 .then(|| LlamaPerplexityScore::new(pair.reference, pair.eval, pair.next)),
             logits: self.logits.then(|| logit_metrics(pair)),
         }
@@ -62,31 +62,37 @@ impl Measures {
     pub fn llama_perplexity(
         self,
         records: &[TokenRecord],
-        measured: &[Measured],
+        measured: &[PositionMeasures],
     ) -> Option<LlamaPerplexity> {
         if !self.llama_perplexity {
             return None;
         }
-        if !self.on_its_own_rows {
+        if !self.from_floored_rows {
             return LlamaPerplexity::of_records(records);
         }
-        let measured = records.iter().zip(measured);
-        let as_stored = measured.map(|(record, measured)| match measured.llama_perplexity {
-            Some(LlamaPerplexityScore { kld, ref_nll }) => TokenRecord {
-                kld,
-                ref_nll,
-                ..*record
-            },
-            None => *record,
-        });
-        LlamaPerplexity::of_records(&as_stored.collect::<Vec<_>>())
+        let records_as_stored: Vec<TokenRecord> = records
+            .iter()
+            .zip(measured)
+            .map(|(record, measured)| match measured.llama_perplexity {
+                Some(LlamaPerplexityScore { kld, ref_nll }) => TokenRecord {
+                    kld,
+                    ref_nll,
+                    ..*record
+                },
+                None => *record,
+            })
+            .collect();
+        LlamaPerplexity::of_records(&records_as_stored)
     }
 
     /// The distances in logit space of each record, if they are wanted.
-    pub fn logit_metrics(self, measured: &[Measured]) -> Option<Vec<LogitMetrics>> {
-        let metrics_of = |of: &Measured| of.logits.unwrap_or(LogitMetrics::EXCLUDED);
-        self.logits
-            .then(|| measured.iter().map(metrics_of).collect())
+    pub fn logit_metrics(self, measured: &[PositionMeasures]) -> Option<Vec<LogitMetrics>> {
+        self.logits.then(|| {
+            measured
+                .iter()
+                .map(|measures| measures.logits.unwrap_or(LogitMetrics::EXCLUDED))
+                .collect()
+        })
     }
 
     /// Summarises the distances in logit space, of the tokens that the statistics count.
@@ -97,14 +103,19 @@ impl Measures {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> LogitSummary {
-        let metrics = records.iter().zip(metrics);
-        let counted = metrics.filter(|(record, _)| is_counted(record));
-        let metrics: Vec<LogitMetrics> = counted.map(|(_, metrics)| *metrics).collect();
-        let (table, only) = (
-            TokenTable::from_records(records),
+        let counted_metrics: Vec<LogitMetrics> = records
+            .iter()
+            .zip(metrics)
+            .filter(|(record, _)| is_counted(record))
+            .map(|(_, metrics)| *metrics)
+            .collect();
+        LogitSummary::from_metrics(
+            &TokenTable::from_records(records),
+            &counted_metrics,
             self.only_log_probabilities,
-        );
-        LogitSummary::from_metrics(&table, &metrics, only, confidence, rule)
+            confidence,
+            rule,
+        )
     }
 }
 

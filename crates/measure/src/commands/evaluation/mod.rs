@@ -1,6 +1,6 @@
 //! One evaluation: rows are scored against the reference's, which gives a sidecar and a report.
 
-mod held;
+mod existing;
 mod measures;
 mod models;
 mod sidecar;
@@ -26,8 +26,8 @@ use super::parts::{Sidecar, StoredEvaluation};
 use super::report::MeasuredEvaluation;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::pipeline::{self, Error, InputTime, ReferenceRows, Sources, Step, Timing};
-use measures::Measured;
 pub use measures::Measures;
+use measures::PositionMeasures;
 pub use models::{Evaluated, Queue, evaluate_each};
 use sidecar::texts_of;
 pub use sidecar::{ClaimedSidecar, TokenLog};
@@ -44,7 +44,7 @@ pub struct Evaluation<'e> {
     pub header: SidecarHeader,
     pub measures: Measures,
     /// The evaluated model, whose vocabulary names tokens, if there is one.
-    pub tokens: Option<&'e dyn Model>,
+    pub vocabulary: Option<&'e dyn Model>,
     /// Checks, after the last row, that the models are those that were loaded.
     pub check_models: &'e dyn Fn() -> Result<(), Error>,
     /// Numbers that these rows cannot give.
@@ -79,7 +79,7 @@ pub fn header_against(
 #[derive(Default)]
 struct RunOutcome {
     /// One per record, if any were wanted.
-    measured: Vec<Measured>,
+    measured: Vec<PositionMeasures>,
     most_divergent: Option<MostDivergent<Vec<u32>>>,
     /// `None` where there was nothing left to do, or not all of it was done.
     timing: Option<Timing>,
@@ -122,9 +122,9 @@ impl Evaluation<'_> {
         if let Some(timing) = &mut outcome.timing {
             timing.load += loaded;
         }
-        let texts = texts_of(&log.records, self.tokens);
+        let texts = texts_of(&log.records, self.vocabulary);
         Ok(Evaluated {
-            here: rows.here,
+            reference_rows: rows.rows_here,
             ..self.conclude(log, outcome, texts)?
         })
     }
@@ -138,29 +138,31 @@ impl Evaluation<'_> {
     ) -> Result<Evaluated> {
         let was_whole = log.is_whole();
         let finished = if outcome.is_interrupted {
-            log.keep().iter().for_each(|kept| self.watch.note(kept));
+            if let Some(kept) = log.keep() {
+                self.watch.note(&kept);
+            }
             Ok(None)
         } else {
             log.finish(&texts)
         };
-        let (path, unwritten) =
+        let (path, sidecar_error) =
             finished.map_or_else(|error| (None, Some(error)), |path| (path, None));
         let row = self.row(&log, path.clone(), texts, outcome.n_windows)?;
         let timing = outcome.timing.take().map(|mut timing| {
-            timing.write = log.in_writing;
+            timing.write = log.writing_time;
             timing.input = self.input_time;
             let n_rows = log.records.len() - log.n_resumed;
             timing.info(self.started.elapsed(), n_rows as u64)
         });
         Ok(Evaluated {
-            wrote: path.is_some() && !was_whole,
+            wrote_sidecar: path.is_some() && !was_whole,
             report: ModelReport {
                 sidecar: path.map(|path| path.display().to_string()),
                 ..self.report(outcome, timing, &log, &row)
             },
             row,
-            unwritten,
-            here: None,
+            sidecar_error,
+            reference_rows: None,
         })
     }
 
@@ -183,7 +185,7 @@ impl Evaluation<'_> {
     ///
     /// # Errors
     /// If their sidecar can no longer be read.
-    pub fn of_recalled(&self, log: TokenLog) -> Result<Evaluated> {
+    pub fn conclude_recalled(&self, log: TokenLog) -> Result<Evaluated> {
         let texts = log.finished_texts()?;
         self.conclude(log, RunOutcome::default(), texts)
     }
@@ -248,19 +250,23 @@ impl Evaluation<'_> {
         let file_name = model.and_then(|model| model.file_name.as_deref());
         // The cells of a sweep have the name of one file.
         let label = self.header.label.as_deref().or(file_name);
-        let (label, outlook) = (label.unwrap_or_default(), self.outlook(rows, log));
-        let phase = (self.watch).begin_run(label, rows.n_windows, rows.n_rows, outlook);
+        let phase = self.watch.begin_run(
+            label.unwrap_or_default(),
+            rows.n_windows,
+            rows.n_rows,
+            self.outlook(rows, log),
+        );
         let measure = |pair: &RowPair<'_>| measures.measure(pair);
         let timing = pipeline::evaluate(sources, rows, measure, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(mut window) => {
-                    self.mark(&mut window.records, window.tokens.len());
-                    if let Some(most) = &mut outcome.most_divergent {
+                    self.annotate(&mut window.records, window.tokens.len());
+                    if let Some(most_divergent) = &mut outcome.most_divergent {
                         for record in &window.records {
-                            let context =
-                                || DivergentToken::context_of(&window.tokens, record.position);
-                            most.push(record, context);
+                            most_divergent.push(record, || {
+                                DivergentToken::context_of(&window.tokens, record.position)
+                            });
                         }
                     }
                     if measures.any() {
@@ -294,44 +300,52 @@ impl Evaluation<'_> {
         let n_after = self.watch.n_after();
         // Of a run that goes on, some rows are done.
         let n_rows = self.header.n_records.or(rows.n_rows).unwrap_or(0);
-        let n_of_all = self.header.shard.map_or(n_rows, |shard| shard.n_rows);
+        let n_rows_of_all = self.header.shard.map_or(n_rows, |shard| shard.n_rows);
         Outlook {
             n_after,
             n_rows_after: n_after * n_rows,
-            n_limited: if log.n_resumed == 0 { n_of_all } else { 0 },
+            n_limited: if log.n_resumed == 0 { n_rows_of_all } else { 0 },
             may_end_early: self.header.until.is_some(),
         }
     }
 
     /// Adds to the records of a window of `n_tokens` what its rows do not show: the group, the span of each
     /// next token, and whether that token is special, was chosen greedily, or ends an answer.
-    fn mark(&self, records: &mut [TokenRecord], n_tokens: usize) {
+    fn annotate(&self, records: &mut [TokenRecord], n_tokens: usize) {
         let Some(window) = records.first().map(|record| record.window) else {
             return;
         };
         let groups = self.reference.groups.as_ref();
-        let group = groups.map_or(0, |of| of.of_window(window));
+        let group = groups.map_or(0, |groups| groups.of_window(window));
         let prompts = self.reference.prompts.as_ref();
-        let prompt = prompts.and_then(|of| of.list.get(window as usize));
-        let span_of_each = prompt.into_iter().flat_map(Prompt::span_of_each);
-        let spans: Vec<u32> = span_of_each.take(n_tokens).collect();
-        let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
-        let greedy = prompts.and_then(|of| of.greedy(window, n_tokens as u32));
-        let (greedy, most) = greedy.unwrap_or_default();
+        let prompt = prompts.and_then(|prompts| prompts.list.get(window as usize));
+        let spans: Vec<u32> = prompt
+            .into_iter()
+            .flat_map(Prompt::span_of_each)
+            .take(n_tokens)
+            .collect();
+        let is_special = |token| {
+            self.vocabulary
+                .is_some_and(|vocabulary| vocabulary.is_special(token))
+        };
+        let (greedy_positions, max_generated) = prompts
+            .and_then(|prompts| prompts.greedy(window, n_tokens as u32))
+            .unwrap_or_default();
         for record in records {
             let next = record.position + 1;
             record.group = group;
             record.span = spans.get(next as usize).copied().unwrap_or(0);
-            if greedy.contains(&next) {
+            if greedy_positions.contains(&next) {
                 record.flags |= TokenRecord::NEXT_IS_GREEDY;
-                let is_last = next + 1 == greedy.end;
+                let is_last = next + 1 == greedy_positions.end;
                 // Without a vocabulary, an answer that stopped with room left has ended itself.
-                let has_room = greedy.len() < most as usize && greedy.end < self.reference.n_ctx;
-                let ends = match (self.tokens, record.next_token()) {
-                    (Some(of), Some(token)) => of.is_end_of_generation(token),
+                let has_room = greedy_positions.len() < max_generated as usize
+                    && greedy_positions.end < self.reference.n_ctx;
+                let ends_answer = match (self.vocabulary, record.next_token()) {
+                    (Some(vocabulary), Some(token)) => vocabulary.is_end_of_generation(token),
                     _ => is_last && has_room,
                 };
-                if ends {
+                if ends_answer {
                     record.flags |= TokenRecord::NEXT_ENDS_ANSWER;
                 }
             }
@@ -362,9 +376,10 @@ impl Evaluation<'_> {
             rule,
             None,
             &mut TokenTable::default(),
-            |_, each| {
-                let mut windows = records.chunk_by(|one, next| one.window == next.window);
-                windows.try_for_each(each)?;
+            |_, on_window| {
+                records
+                    .chunk_by(|record, next| record.window == next.window)
+                    .try_for_each(on_window)?;
                 Ok(texts)
             },
         )?;
@@ -394,7 +409,7 @@ impl Evaluation<'_> {
     ) -> ModelReport {
         let (settings, header, records) = (self.settings, &self.header, &log.records);
         let (result, measured) = (row.result.clone(), &outcome.measured);
-        let text = |tokens: &[u32]| match self.tokens {
+        let text = |tokens: &[u32]| match self.vocabulary {
             Some(vocabulary) => vocabulary.text(tokens),
             None => TokenTexts::default().text(tokens),
         };
@@ -403,7 +418,7 @@ impl Evaluation<'_> {
         let mut report = ModelReport {
             timing,
             set_up: header.backend.clone(),
-            max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
+            max_at_text: max_token.and_then(|token| Some(self.vocabulary?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
                 n_windows: result.summary.n_windows,
                 of: outcome.n_windows,
@@ -422,14 +437,15 @@ impl Evaluation<'_> {
         self.warn_of_doubts(&report);
         report.conditions = judge(&settings.conditions, &report, settings.allow_excluded);
         report.prompts = self.reference.prompts.as_ref().map(|prompts| {
-            let of_each = PromptStats::of_each(records, logits.as_deref());
-            PromptReport::of_each(&prompts.labels(), of_each)
+            let stats = PromptStats::of_each(records, logits.as_deref());
+            PromptReport::of_each(&prompts.labels(), stats)
         });
         report.top = outcome.most_divergent.map(|tokens| {
-            let tokens = tokens.into_sorted().into_iter();
-            let shown =
-                |(record, context): (_, Vec<u32>)| DivergentToken::new(&record, &context, text);
-            tokens.map(shown).collect()
+            tokens
+                .into_sorted()
+                .into_iter()
+                .map(|(record, context)| DivergentToken::new(&record, &context, text))
+                .collect()
         });
         report.tokens = (settings.json_tokens).then(|| TokenColumns::of(records, text));
         report

@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, anyhow};
 use kl_engine::EngineError;
-use kl_report::comparison::{Comparison, NEAR};
+use kl_report::comparison::{Comparison, DEFAULT_NEAR};
 use kl_report::{Failure, ModelReport, ReferenceInfo, Report, RowsHere, faulty_rows};
 
 use crate::commands::Shelf;
@@ -17,11 +17,11 @@ pub struct Evaluated {
     /// Its row in the table of several.
     pub row: MeasuredEvaluation,
     /// True if its sidecar was written: it may have been whole already.
-    pub wrote: bool,
+    pub wrote_sidecar: bool,
     /// Why its sidecar could not be written, if it could not.
-    pub unwritten: Option<Error>,
+    pub sidecar_error: Option<Error>,
     /// Where the reference's rows were computed; `None` where they are stored.
-    pub here: Option<RowsHere>,
+    pub reference_rows: Option<RowsHere>,
 }
 
 /// The evaluations of a run that can be done, and why the others cannot.
@@ -30,7 +30,7 @@ pub struct Queue<'q> {
     /// Those that can, each with its index among all.
     usable: Vec<(usize, &'q Subject)>,
     /// The number of all.
-    n: usize,
+    n_subjects: usize,
     /// The models of a hub, among which a pattern may have chosen files that are not models by themselves.
     shelf: &'q Shelf,
     /// Those that were skipped for that.
@@ -47,7 +47,7 @@ impl<'q> Queue<'q> {
             shelf,
             skipped: Vec::new(),
             usable: subjects.iter().enumerate().collect(),
-            n: subjects.len(),
+            n_subjects: subjects.len(),
             report: Report::default(),
         }
     }
@@ -79,20 +79,20 @@ impl<'q> Queue<'q> {
         if let Some(EngineError::NotAModel { path, found }) = error.downcast_ref()
             && self.shelf.has_by_pattern(&subject.path)
         {
-            let shown = path.display();
+            let shown_path = path.display();
             self.watch.note(&format!(
-                "{shown}: skipped: {}",
+                "{shown_path}: skipped: {}",
                 found.in_place_of_a_model()
             ));
             self.skipped.push(Failure {
-                path: shown.to_string(),
+                path: shown_path.to_string(),
                 error: one_line(error),
             });
             return;
         }
         let suffix = subject.suffix().map(|suffix| format!("{suffix}: "));
         let error = suffix.unwrap_or_default() + &one_line(error);
-        if self.n > 1 {
+        if self.n_subjects > 1 {
             self.watch.event(&Event::Failed(&error));
         }
         self.report.failed.push(Failure {
@@ -104,10 +104,12 @@ impl<'q> Queue<'q> {
     /// Adds an evaluation to the report, tells the observer, and returns its row.
     fn add(&mut self, subject: &Subject, index: usize, evaluated: Evaluated) -> MeasuredEvaluation {
         let (watch, model) = (self.watch, evaluated.report);
-        if let (Some(states), Some(here)) = (&mut self.report.reference.states, evaluated.here) {
-            states.here = Some(here);
+        if let (Some(states), Some(rows)) =
+            (&mut self.report.reference.states, evaluated.reference_rows)
+        {
+            states.here = Some(rows);
         }
-        if let Some(error) = evaluated.unwritten {
+        if let Some(error) = evaluated.sidecar_error {
             let error = one_line(&error);
             watch.event(&Event::Failed(&error));
             self.report.unwritten.push(error);
@@ -116,20 +118,21 @@ impl<'q> Queue<'q> {
             model: &model,
             reference: &self.report.reference,
             index,
-            of: self.n,
+            n_models: self.n_subjects,
         });
         if model.summary.n_tokens == 0 && model.interrupted.is_none() {
             let path = subject.path.display();
             let why = faulty_rows(model.summary.all_excluded());
             self.fail(subject, &anyhow!("{path}: no token could be scored: {why}"));
         }
-        if let Some(sidecar) = model.sidecar.as_ref().filter(|_| evaluated.wrote) {
+        if let Some(sidecar) = model.sidecar.as_ref().filter(|_| evaluated.wrote_sidecar) {
             watch.event(&Event::Wrote(sidecar));
         }
         self.report.models.push(model);
         evaluated.row
     }
 
+    /// Tells the observer the report so far.
     fn publish(&mut self) {
         self.report.warnings = self.watch.warnings();
         self.watch.event(&Event::Report(&self.report));
@@ -144,24 +147,27 @@ pub fn evaluate_each(
     settings: &ResultSettings,
     mut evaluate: impl FnMut(&Subject) -> Result<Evaluated>,
 ) -> Report {
-    let (watch, several) = (queue.watch, queue.n > 1);
+    let (watch, is_of_several) = (queue.watch, queue.n_subjects > 1);
     let mut labels = Vec::new();
-    let mut comparer = Comparer::new(settings.confidence, settings.clusters, NEAR);
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters, DEFAULT_NEAR);
     comparer.for_context = settings.for_context;
     let mut waiting = std::mem::take(&mut queue.usable).into_iter();
     queue.report.reference = reference;
     queue.report.complete = waiting.len() == 0;
     queue.publish();
     while let Some((index, subject)) = waiting.next().filter(|_| !watch.should_stop()) {
-        let rest = waiting.as_slice().iter();
-        let n_after = rest.filter(|(_, next)| !is_done(settings, next)).count();
-        watch.evaluates(several.then_some(index), n_after as u64);
+        let n_after = waiting
+            .as_slice()
+            .iter()
+            .filter(|(_, next)| !is_done(settings, next))
+            .count();
+        watch.set_model(is_of_several.then_some(index), n_after as u64);
         match evaluate(subject) {
             Ok(evaluated) => {
                 let is_interrupted = evaluated.report.interrupted.is_some();
                 labels.push((index, evaluated.report.label.clone()));
                 let row = queue.add(subject, index, evaluated);
-                if several && !is_interrupted {
+                if is_of_several && !is_interrupted {
                     comparer.rows.push(row);
                 }
                 if is_interrupted {
@@ -175,7 +181,7 @@ pub fn evaluate_each(
         queue.report.complete = waiting.len() == 0;
         queue.publish();
     }
-    watch.evaluates(None, 0);
+    watch.set_model(None, 0);
     let mut report = queue.report;
     if report.models.is_empty() && report.failed.is_empty() {
         report.failed = queue.skipped;
@@ -203,15 +209,16 @@ fn compare(
     models: &[ModelReport],
     watch: &Watch<'_>,
 ) -> Comparison {
-    let is_unwritten = |model: &ModelReport| model.interrupted.is_none() && model.sidecar.is_none();
+    let lacks_sidecar =
+        |model: &ModelReport| model.interrupted.is_none() && model.sidecar.is_none();
     let no_sidecar = "not every model has left a sidecar";
-    let why = if watch.should_stop() {
+    let reason = if watch.should_stop() {
         "the run was interrupted"
     } else if settings.no_sidecar {
         "--no-sidecar leaves nothing to compare the models by, token by token"
     } else if settings.part.is_some() {
         "these are parts: kl report compares them once all are there"
-    } else if models.iter().any(is_unwritten) {
+    } else if models.iter().any(lacks_sidecar) {
         no_sidecar
     } else {
         match comparer.compare(watch) {
@@ -220,5 +227,5 @@ fn compare(
             Err(_) => no_sidecar,
         }
     };
-    comparer.without_pairs(why)
+    comparer.without_pairs(reason)
 }

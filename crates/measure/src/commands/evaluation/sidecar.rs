@@ -17,7 +17,7 @@ use kl_formats::{
 use kl_report::number::count_of;
 use kl_stats::stats::KldSoFar;
 
-use super::held::HeldSidecar;
+use super::existing::ExistingSidecar;
 use crate::commands::folder::parts_of;
 use crate::commands::observer::one_line;
 use crate::commands::output::{Existing, PartialFile, with_kept};
@@ -33,7 +33,7 @@ pub struct ClaimedSidecar {
     resumes: bool,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
-    pub finished: Option<HeldSidecar>,
+    pub finished: Option<ExistingSidecar>,
     /// The remains of a run that was cut off, if it is continued.
     cut_off: Option<CutOffSidecar>,
     /// True if the model's file is newer than the sidecar that an earlier run has left: it may be
@@ -51,7 +51,7 @@ impl ClaimedSidecar {
         let existing = settings.existing;
         let finished = match existing {
             Existing::Replace => None,
-            _ => HeldSidecar::at(&path)?,
+            _ => ExistingSidecar::read(&path)?,
         };
         let may_replace = existing == Existing::Replace || finished.is_some();
         let output = PartialFile::create(&path, may_replace, existing).map_err(|error| {
@@ -60,13 +60,14 @@ impl ClaimedSidecar {
             }
             error
         })?;
-        let left = match &finished {
+        let earlier_path = match &finished {
             Some(finished) => Some(finished.path.as_path()),
             None => output.is_resumed.then(|| output.path()),
         };
-        let left_at = left.and_then(begun_at);
+        let begun_at = earlier_path.and_then(beginning_time);
         Ok(Some(Self {
-            is_stale: left_at.is_some_and(|left_at| modified(&subject.path) > Some(left_at)),
+            is_stale: begun_at
+                .is_some_and(|begun_at| modification_time(&subject.path) > Some(begun_at)),
             cut_off: resume::cut_off(&output, SidecarReader::open_cut_off)?,
             resumes: existing == Existing::Resume,
             output,
@@ -77,8 +78,8 @@ impl ClaimedSidecar {
 
     /// The sidecar that the evaluation would replace or continue, to be checked before the model is
     /// loaded; `None` if there is none, or nothing whole.
-    pub fn held(&self) -> Option<HeldSidecar> {
-        let cut_off = self.cut_off.as_ref().map(|cut_off| HeldSidecar {
+    pub fn existing(&self) -> Option<ExistingSidecar> {
+        let cut_off = self.cut_off.as_ref().map(|cut_off| ExistingSidecar {
             path: self.output.path().to_owned(),
             header: cut_off.header.clone(),
         });
@@ -87,11 +88,13 @@ impl ClaimedSidecar {
 
     /// Returns the backend with which an earlier run of this model against this reference computed
     /// rows, if it is to be resumed or replaced.
-    pub fn backend_of_begun(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
-        let cut_off = self.cut_off.as_ref().map(|cut_off| &cut_off.header);
-        let begun = cut_off.or(self.finished.as_ref().map(|finished| &finished.header))?;
-        let is_same = begun.model == header.model && begun.reference == header.reference;
-        begun.backend.clone().filter(|_| is_same)
+    pub fn begun_backend(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
+        let cut_off_header = self.cut_off.as_ref().map(|cut_off| &cut_off.header);
+        let begun_header =
+            cut_off_header.or(self.finished.as_ref().map(|finished| &finished.header))?;
+        let is_same =
+            begun_header.model == header.model && begun_header.reference == header.reference;
+        begun_header.backend.clone().filter(|_| is_same)
     }
 
     /// Begins to write, or continues what an earlier run of the same evaluation has left, whose windows
@@ -107,9 +110,9 @@ impl ClaimedSidecar {
         rows: &mut ReferenceRows<'_>,
         needs_more: impl FnOnce() -> bool,
     ) -> Result<TokenLog> {
-        let whole = self.finished_records(&header, until.clone());
-        let mut is_whole = whole.is_some();
-        let mut records = match whole {
+        let finished_records = self.finished_records(&header, until.clone());
+        let mut is_whole = finished_records.is_some();
+        let mut records = match finished_records {
             Some(records) => records,
             None => self.begun_records(&mut header, until)?,
         };
@@ -135,7 +138,7 @@ impl ClaimedSidecar {
         Ok(TokenLog {
             records,
             n_resumed,
-            in_writing: Duration::ZERO,
+            writing_time: Duration::ZERO,
             is_stored: header.stored,
             sidecar,
         })
@@ -149,8 +152,8 @@ impl ClaimedSidecar {
         mut until: KldSoFar,
     ) -> Option<Vec<TokenRecord>> {
         let finished = self.finished.as_ref()?;
-        let there = &finished.header;
-        let is_same = there.label == header.label && there.writer == header.writer;
+        let is_same =
+            finished.header.label == header.label && finished.header.writer == header.writer;
         if !self.resumes || self.is_stale || !is_same {
             return None;
         }
@@ -159,8 +162,8 @@ impl ClaimedSidecar {
         // show that the run would stop early.
         until.replay(&records);
         let has_all = header.n_records == Some(records.len() as u64);
-        let ends = header.until.is_none() && header.n_records.is_some();
-        (ends || has_all || until.is_reached()).then_some(records)
+        let has_known_end = header.until.is_none() && header.n_records.is_some();
+        (has_known_end || has_all || until.is_reached()).then_some(records)
     }
 
     /// The records of the run that was cut off, no more than `until` needs. `header` becomes that run's, which
@@ -180,10 +183,12 @@ impl ClaimedSidecar {
         header.clone_from(&cut_off.header);
         let mut records = cut_off.records;
         if let Some(n_seq) = header.backend.as_ref().and_then(|backend| backend.n_seq) {
-            let windows = records.chunk_by(|one, next| one.window == next.window);
-            let lengths: Vec<usize> = windows.map(<[TokenRecord]>::len).collect();
+            let lengths: Vec<usize> = records
+                .chunk_by(|record, next| record.window == next.window)
+                .map(<[TokenRecord]>::len)
+                .collect();
             // The last may be cut.
-            let n_kept = resume::of_whole_calls(lengths.len().saturating_sub(1), n_seq);
+            let n_kept = resume::windows_in_whole_calls(lengths.len().saturating_sub(1), n_seq);
             records.truncate(lengths.iter().take(n_kept).sum());
         }
         records.truncate(until.replay(&records));
@@ -209,11 +214,11 @@ impl ClaimedSidecar {
         Ok(writer)
     }
 
-    /// Keeps the `n` records that were written, for `--resume`, and says so; removes those of stored rows,
+    /// Keeps the `n_records` that were written, for `--resume`, and says so; removes those of stored rows,
     /// which are quickly read again.
-    fn keep(self, is_stored: bool, n: usize) -> Option<String> {
-        let n = if is_stored { 0 } else { n as u64 };
-        self.output.keep(n, &count_of(n, "token"))
+    fn keep(self, is_stored: bool, n_records: usize) -> Option<String> {
+        let n_kept = if is_stored { 0 } else { n_records as u64 };
+        self.output.keep(n_kept, &count_of(n_kept, "token"))
     }
 }
 
@@ -226,7 +231,7 @@ pub struct TokenLog {
     /// The number of records that an earlier run has measured.
     pub n_resumed: usize,
     /// The time that writing has taken.
-    pub in_writing: Duration,
+    pub writing_time: Duration,
     /// True if the evaluated rows are read from a file.
     is_stored: bool,
     sidecar: SidecarState,
@@ -276,9 +281,11 @@ impl TokenLog {
         let n_before = self.records.len();
         let started = Instant::now();
         if let SidecarState::Growing(_, writer) = &mut self.sidecar {
-            let mut written = records.iter().try_for_each(|record| writer.push(record));
             // What is on the disk is kept if the run is cut off.
-            written = written.and_then(|()| writer.flush());
+            let written = records
+                .iter()
+                .try_for_each(|record| writer.push(record))
+                .and_then(|()| writer.flush());
             if let Err(error) = written
                 && let SidecarState::Growing(sidecar, _) = mem::take(&mut self.sidecar)
             {
@@ -286,7 +293,7 @@ impl TokenLog {
                 self.sidecar = SidecarState::Failed(with_kept(error.into(), kept));
             }
         }
-        self.in_writing += started.elapsed();
+        self.writing_time += started.elapsed();
         self.records.extend(records);
         self.records.get(n_before..).unwrap_or_default()
     }
@@ -316,7 +323,7 @@ impl TokenLog {
             return Err(with_kept(error.into(), kept));
         }
         sidecar.output.commit()?;
-        self.in_writing += started.elapsed();
+        self.writing_time += started.elapsed();
         Ok(Some(sidecar.path))
     }
 
@@ -345,23 +352,33 @@ pub fn texts_of(records: &[TokenRecord], model: Option<&dyn Model>) -> TokenText
     let Some(model) = model else {
         return TokenTexts::default();
     };
-    let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
-    let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
-    let text = |token| Some((token, model.token_bytes(token)?));
-    tokens.into_iter().filter_map(text).collect()
+    let tokens: BTreeSet<u32> = records
+        .iter()
+        .flat_map(|record| [record.token, record.ref_top, record.eval_top])
+        .collect();
+    tokens
+        .into_iter()
+        .filter_map(|token| Some((token, model.token_bytes(token)?)))
+        .collect()
 }
 
 /// The time at which a sidecar was begun, or where the system does not know that, was written to last: a model
 /// that has changed since may have changed between its windows.
-fn begun_at(sidecar: &Path) -> Option<SystemTime> {
-    let about = fs::metadata(sidecar).ok()?;
-    let times = [about.created(), about.modified()];
-    times.into_iter().flatten().min()
+fn beginning_time(sidecar: &Path) -> Option<SystemTime> {
+    let metadata = fs::metadata(sidecar).ok()?;
+    [metadata.created(), metadata.modified()]
+        .into_iter()
+        .flatten()
+        .min()
 }
 
 /// The time at which a model was last changed; of a split one, any of its files.
-fn modified(model: &Path) -> Option<SystemTime> {
-    let files = parts_of(model).into_iter();
-    let times = files.filter_map(|file| fs::metadata(file).and_then(|about| about.modified()).ok());
-    times.max()
+fn modification_time(model: &Path) -> Option<SystemTime> {
+    parts_of(model)
+        .into_iter()
+        .filter_map(|file| {
+            let metadata = fs::metadata(file).ok()?;
+            metadata.modified().ok()
+        })
+        .max()
 }

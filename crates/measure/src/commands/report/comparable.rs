@@ -11,26 +11,28 @@ use crate::commands::context::other_model;
 /// rows have, and among these, those over the same tokens.
 pub fn tell_apart(rows: &mut [MeasuredEvaluation]) {
     let all: Vec<&MeasuredEvaluation> = rows.iter().collect();
-    let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
-    if let Some(standard) = same_tokens.first() {
-        let reasons = Vec::from_iter(all.iter().map(|row| why_not(row, standard)));
-        let with_reasons = rows.iter_mut().zip(reasons);
-        with_reasons.for_each(|(row, why_not)| row.why_not = why_not);
+    let with_same_reference = largest_set(&all, has_same_reference);
+    let with_same_tokens = largest_set(&with_same_reference, is_over_same_tokens);
+    if let Some(standard) = with_same_tokens.first() {
+        let reasons: Vec<_> = all.iter().map(|row| why_not(row, standard)).collect();
+        for (row, reason) in rows.iter_mut().zip(reasons) {
+            row.why_not = reason;
+        }
     }
 }
 
 /// The largest set of rows that are alike; among equally large sets, the one with the most tokens, then
 /// the first.
-fn most<'r>(
+fn largest_set<'r>(
     rows: &[&'r MeasuredEvaluation],
     are_alike: fn(&MeasuredEvaluation, &MeasuredEvaluation) -> bool,
 ) -> Vec<&'r MeasuredEvaluation> {
     let mut sets: Vec<Vec<&MeasuredEvaluation>> = Vec::new();
     for row in rows {
-        let is_its = |set: &&mut Vec<&MeasuredEvaluation>| {
-            set.first().is_some_and(|first| are_alike(first, row))
-        };
-        match sets.iter_mut().find(is_its) {
+        let set_of_row = sets
+            .iter_mut()
+            .find(|set| set.first().is_some_and(|first| are_alike(first, row)));
+        match set_of_row {
             Some(set) => set.push(row),
             None => sets.push(vec![row]),
         }
@@ -44,8 +46,10 @@ fn most<'r>(
 fn has_same_reference(one: &MeasuredEvaluation, other: &MeasuredEvaluation) -> bool {
     let (a, b) = (&one.stored.header, &other.stored.header);
     let differences = a.reference.diff(&b.reference, a.n_ctx);
-    let is_described_alike = differences.iter().all(|of| of.effect != Effect::Numbers);
-    let shape = |of: &SidecarHeader| (of.n_ctx, of.n_vocab, of.first_scored);
+    let is_described_alike = differences
+        .iter()
+        .all(|difference| difference.effect != Effect::Numbers);
+    let shape = |header: &SidecarHeader| (header.n_ctx, header.n_vocab, header.first_scored);
     let has_fingerprints = a.reference.fingerprint.is_some() && b.reference.fingerprint.is_some();
     is_described_alike && (has_fingerprints || shape(a) == shape(b))
 }
@@ -62,100 +66,119 @@ fn n_compared(row: &MeasuredEvaluation) -> u32 {
 
 /// The reason that a row cannot be compared with the standard; `None` if it can.
 fn why_not(row: &MeasuredEvaluation, standard: &MeasuredEvaluation) -> Option<String> {
-    let (here, there) = (&row.stored.header, &standard.stored.header);
+    let (header, standard_header) = (&row.stored.header, &standard.stored.header);
     if !has_same_reference(row, standard) {
-        return Some(other_reference(here, there));
+        return Some(other_reference(header, standard_header));
     }
-    let (compared, of) = (n_compared(row), n_compared(standard));
-    if compared != of {
+    let (n_entries, standard_n_entries) = (n_compared(row), n_compared(standard));
+    if n_entries != standard_n_entries {
         return Some(format!(
             "compares {} entries of each row, and the others {}: evaluate it with the same --vocab",
-            count(compared.into()),
-            count(of.into())
+            count(n_entries.into()),
+            count(standard_n_entries.into())
         ));
     }
-    let (n_here, n_there) = (row.stored.n_records, standard.stored.n_records);
     if row.tokens_hash == standard.tokens_hash {
         return None;
     }
-    if n_here == n_there {
-        let what = "is of other windows or tokens than the others";
-        return Some(format!("{what}: evaluate it against the same file"));
+    let [n_tokens, standard_n_tokens] = [row, standard].map(|row| row.stored.n_records);
+    if n_tokens == standard_n_tokens {
+        return Some(
+            "is of other windows or tokens than the others: evaluate it against the same file"
+                .to_owned(),
+        );
     }
-    let how = match here.until.or(there.until) {
+    let flags = match header.until.or(standard_header.until) {
         Some(until) => format!("without --until {} %", short_percent(until)),
         None => "with the same -n".to_owned(),
     };
-    let [n, of] = [n_here, n_there].map(count);
     Some(format!(
-        "has {n} tokens, and the others {of}: evaluate all {how}"
+        "has {} tokens, and the others {}: evaluate all {flags}",
+        count(n_tokens),
+        count(standard_n_tokens)
     ))
 }
 
 /// The reason that a row of another reference is not compared: the known difference. All rows of that reference
 /// have the same reason, and are listed together.
-fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
-    let (ours, theirs) = (&here.reference, &there.reference);
-    let other = match &ours.file_name {
-        Some(name) if ours.file_name == theirs.file_name => &format!(", also named {name}"),
+fn other_reference(header: &SidecarHeader, standard: &SidecarHeader) -> String {
+    let (reference, standard_reference) = (&header.reference, &standard.reference);
+    let name = match &reference.file_name {
+        Some(name) if reference.file_name == standard_reference.file_name => {
+            &format!(", also named {name}")
+        }
         Some(name) => &format!(", {name}"),
         None => "",
     };
-    let was = format!("was evaluated against another reference{other}");
-    let name = |model: &Option<ModelIdentity>| {
-        let shown = model.as_ref().and_then(ModelIdentity::shown_name);
-        shown.unwrap_or("unknown").to_owned()
+    let start = format!("was evaluated against another reference{name}");
+    let model_name = |model: &Option<ModelIdentity>| {
+        let name = model.as_ref().and_then(ModelIdentity::shown_name);
+        name.unwrap_or("unknown").to_owned()
     };
-    if here.n_vocab != there.n_vocab || is_other(&theirs.model, &ours.model) {
-        let (model, original) = (name(&ours.model), name(&theirs.model));
-        return format!("{was}, of another model, {model}, not {original}: report it apart");
+    let original = &standard_reference.model;
+    if header.n_vocab != standard.n_vocab || is_other_model(original, &reference.model) {
+        let (model, original) = (model_name(&reference.model), model_name(original));
+        return format!("{start}, of another model, {model}, not {original}: report it apart");
     }
-    if is_other(&theirs.model, &here.model) {
-        let (model, original) = (name(&here.model), name(&theirs.model));
+    if is_other_model(original, &header.model) {
+        let (model, original) = (model_name(&header.model), model_name(original));
         return format!(
-            "{was}, and its model, {model}, is not a quant of {original}: report it apart"
+            "{start}, and its model, {model}, is not a quant of {original}: report it apart"
         );
     }
-    let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
+    let text_hash = |reference: &ReferenceSummary| reference.text.as_ref()?.sha256.clone();
     // Texts are told apart by their bytes, not by their names.
-    let n_same = usize::from(text(ours) == text(theirs));
-    let mut both = facts(here).into_iter().zip(facts(there)).skip(n_same);
-    let (mut what, mut condition) = (String::new(), String::new());
-    if let Some(((of, here), (_, there))) = both.find(|(here, there)| here != there)
-        && let (Some(here), Some(there)) = (here, there)
+    let n_same = usize::from(text_hash(reference) == text_hash(standard_reference));
+    let (mut difference, mut condition) = (String::new(), String::new());
+    let differing_fact = facts(header)
+        .into_iter()
+        .zip(facts(standard))
+        .skip(n_same)
+        .find(|(fact, standard_fact)| fact != standard_fact);
+    if let Some(((label, value), (_, standard_value))) = differing_fact
+        && let (Some(value), Some(standard_value)) = (value, standard_value)
     {
-        what = format!(", {of} {here}, not {there}");
-        if of == "of the model" {
+        difference = format!(", {label} {value}, not {standard_value}");
+        if label == "of the model" {
             // No header shows whether one of two models of one shape is a quant of the other.
-            condition = format!(" if it is a quant of {there} too");
+            condition = format!(" if it is a quant of {standard_value} too");
         }
     }
-    let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
-    let again = if theirs.kind == Some(Kind::Model) {
-        format!("with --ref-model {}, as the others", shell::file(reference))
+    let standard_name = standard_reference
+        .file_name
+        .as_deref()
+        .unwrap_or("that of the others");
+    let remedy = if standard_reference.kind == Some(Kind::Model) {
+        format!(
+            "with --ref-model {}, as the others",
+            shell::file(standard_name)
+        )
     } else {
-        format!("against {reference}")
+        format!("against {standard_name}")
     };
-    format!("{was}{what}: evaluate it {again}{condition}, or report it apart")
+    format!("{start}{difference}: evaluate it {remedy}{condition}, or report it apart")
 }
 
 /// The facts in which evaluations of one model may differ: a label, and the name or number in a header.
-fn facts(of: &SidecarHeader) -> [(&'static str, Option<String>); 4] {
-    let (text, model) = (of.reference.text.as_ref(), of.reference.model.as_ref());
-    let first_scored = of.first_scored.map(|n| n.to_string());
+fn facts(header: &SidecarHeader) -> [(&'static str, Option<String>); 4] {
+    let text = header.reference.text.as_ref();
+    let model = header.reference.model.as_ref();
+    let first_scored = header.first_scored.map(|n| n.to_string());
     let file_name = model.and_then(|model| model.file_name.clone());
     [
         ("of the text", text.and_then(|text| text.name.clone())),
-        ("with windows of", Some(of.n_ctx.to_string())),
+        ("with windows of", Some(header.n_ctx.to_string())),
         ("scored from position", first_scored),
         ("of the model", file_name),
     ]
 }
 
 /// True if headers show that a model cannot be a quant of the original.
-fn is_other(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> bool {
-    let models = original.as_ref().zip(model.as_ref());
-    models.is_some_and(|(original, model)| other_model(original, model).is_some())
+fn is_other_model(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> bool {
+    original
+        .as_ref()
+        .zip(model.as_ref())
+        .is_some_and(|(original, model)| other_model(original, model).is_some())
 }
 
 #[cfg(test)]

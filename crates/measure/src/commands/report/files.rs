@@ -23,7 +23,7 @@ const PARTIAL_ENDING: &str = ".kls.partial";
 /// If a path does not exist: a report without one of the files that were asked for would go
 /// unnoticed in a script.
 pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
-    let (mut files, mut others) = (Vec::new(), Vec::new());
+    let (mut files, mut not_compared) = (Vec::new(), Vec::new());
     for path in paths {
         fs::metadata(path).map_err(|cause| kl_formats::Error {
             path: path.clone(),
@@ -33,25 +33,26 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
             },
         })?;
         let is_folder = path.is_dir();
-        let mut found = Ok(vec![path.clone()]);
-        if is_folder {
-            found = in_folder(path);
+        let paths_of_files = if is_folder {
+            sidecars_of_folder(path)
+        } else {
+            Ok(vec![path.clone()])
+        };
+        if let Err(error) = &paths_of_files {
+            not_compared.push(NotCompared::new(path, format!("{error:#}")));
         }
-        if let Err(error) = &found {
-            others.push(NotCompared::new(path, format!("{error:#}")));
-        }
-        for path in found.into_iter().flatten() {
+        for path in paths_of_files.into_iter().flatten() {
             if is_folder && is_partial(&path) {
-                others.push(not_done(&path));
-            } else if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+                not_compared.push(not_done(&path));
+            } else if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
                 // A pipe would be waited for.
-                others.push(NotCompared::new(&path, "is not a regular file"));
+                not_compared.push(NotCompared::new(&path, "is not a regular file"));
             } else {
                 files.push(path);
             }
         }
     }
-    Ok((files, others))
+    Ok((files, not_compared))
 }
 
 /// True if the name of a file in a folder is that of a sidecar, whole or partial.
@@ -64,7 +65,7 @@ fn is_partial(path: &Path) -> bool {
 }
 
 /// The whole and the partial sidecars of a folder.
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
+fn sidecars_of_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = "the folder cannot be read";
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).context(unreadable)? {
@@ -77,14 +78,15 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Lists a sidecar that is being written as not compared, with its progress.
 fn not_done(path: &Path) -> NotCompared {
-    let read = SidecarReader::open_cut_off(path).map(|sidecar| {
-        let n = sidecar.records.len() as u64;
-        match sidecar.header.n_records {
-            Some(of) => format!(": {} of {} tokens", count(n), count(of)),
-            None => format!(": {} so far", count_of(n, "token")),
-        }
-    });
-    let progress = read.unwrap_or_default();
+    let progress = SidecarReader::open_cut_off(path)
+        .map(|sidecar| {
+            let n_done = sidecar.records.len() as u64;
+            match sidecar.header.n_records {
+                Some(n_all) => format!(": {} of {} tokens", count(n_done), count(n_all)),
+                None => format!(": {} so far", count_of(n_done, "token")),
+            }
+        })
+        .unwrap_or_default();
     let why = format!("is not done yet{progress} (if no kl is writing it, --resume continues it)");
     NotCompared::new(path, why)
 }

@@ -47,12 +47,12 @@ fn hash_with(hash: u64, number: u64) -> u64 {
 
 /// Adds a token to a hash of tokens in their order.
 fn hash_with_token(hash: u64, record: &TokenRecord) -> u64 {
-    let place = u64::from(record.window) << 32 | u64::from(record.position);
-    hash_with(hash_with(hash, place), record.token.into())
+    let location = u64::from(record.window) << 32 | u64::from(record.position);
+    hash_with(hash_with(hash, location), record.token.into())
 }
 
-/// The records of an evaluation, window by window.
-type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
+/// Receives the records of an evaluation, window by window.
+type OnWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
 impl MeasuredEvaluation {
     /// Measures an evaluation from its records, which `read` passes window by window, and only keeps the
@@ -67,7 +67,7 @@ impl MeasuredEvaluation {
         rule: ClusterRule,
         kind: Option<ClusterKind>,
         table: &mut TokenTable,
-        read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
+        read: impl FnOnce(&StoredEvaluation, &mut OnWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
         table.clear_for(usize::try_from(stored.n_records)?);
@@ -93,13 +93,13 @@ impl MeasuredEvaluation {
             until: until.info(&statistics.summary),
             summary: statistics.summary,
             breakdown: statistics.breakdown,
-            ..described(header)
+            ..model_of_header(header)
         };
         Ok(Self {
             result,
             ccdf: statistics.ccdf,
             by_window: windows.means(),
-            top: worst_of(worst, &texts),
+            top: worst_tokens(worst, &texts),
             tokens_hash,
             klds_hash,
             why_not: None,
@@ -114,7 +114,9 @@ impl MeasuredEvaluation {
         ComparedModel {
             result: self.result.clone(),
             sidecar: self.sidecar(),
-            parts: Some(parts).filter(|of| of.len() > 1).unwrap_or_default(),
+            parts: Some(parts)
+                .filter(|parts| parts.len() > 1)
+                .unwrap_or_default(),
             set_up: self.stored.header.backend.clone().unwrap_or_default(),
             ccdf: self.ccdf.clone(),
             by_window: self.by_window.clone(),
@@ -139,24 +141,30 @@ impl MeasuredEvaluation {
         rule: ClusterRule,
         table: &mut TokenTable,
     ) -> Result<()> {
-        let read = |of: &StoredEvaluation, each: &mut EachWindow<'_>| of.read(each);
-        let stored = self.stored.clone();
-        let again = Self::measure(stored, confidence, rule, Some(kind), table, read)?;
-        self.check(again.klds_hash)?;
-        self.result.summary = again.result.summary;
-        self.result.breakdown = again.result.breakdown;
+        let measured = Self::measure(
+            self.stored.clone(),
+            confidence,
+            rule,
+            Some(kind),
+            table,
+            |stored, on_window| stored.read(on_window),
+        )?;
+        self.check(measured.klds_hash)?;
+        self.result.summary = measured.result.summary;
+        self.result.breakdown = measured.result.breakdown;
         Ok(())
     }
 
     /// Adds the memory that the model takes with a context of `n_tokens`, if that is known.
     pub fn add_memory(&mut self, n_tokens: u64) {
         let set_up = self.stored.header.backend.as_ref();
-        let memory = set_up.and_then(|of| ContextMemory::of(&self.result.model, of, n_tokens));
-        self.result.memory = memory;
+        self.result.memory =
+            set_up.and_then(|set_up| ContextMemory::of(&self.result.model, set_up, n_tokens));
     }
 
-    fn check(&self, hash: u64) -> Result<()> {
-        if hash != self.klds_hash {
+    /// Checks that KLDs that were read again are those that were measured, by their hash.
+    fn check(&self, klds_hash: u64) -> Result<()> {
+        if klds_hash != self.klds_hash {
             bail!("{}: has changed while it was read", self.sidecar());
         }
         Ok(())
@@ -164,8 +172,9 @@ impl MeasuredEvaluation {
 
     /// True if both are one evaluation, in copies of a file.
     pub fn is_copy_of(&self, other: &Self) -> bool {
-        let are_same = (self.klds_hash, self.tokens_hash) == (other.klds_hash, other.tokens_hash);
-        are_same && self.stored.header == other.stored.header
+        self.klds_hash == other.klds_hash
+            && self.tokens_hash == other.tokens_hash
+            && self.stored.header == other.stored.header
     }
 
     /// Reads the records again: the runs of their tokens, and their windows.
@@ -175,10 +184,10 @@ impl MeasuredEvaluation {
     pub fn read_windows(&self) -> Result<(Vec<Run>, WindowSums)> {
         let (mut runs, mut windows) = (Vec::new(), WindowSums::default());
         self.stored.read(|window| {
-            let of_window = Run::from_records(window);
+            let window_runs = Run::from_records(window);
             let klds = Vec::from_iter(window.iter().map(usable_kld));
-            windows.add(&of_window, &klds);
-            runs.extend(of_window);
+            windows.add(&window_runs, &klds);
+            runs.extend(window_runs);
             Ok(())
         })?;
         Ok((runs, windows))
@@ -217,7 +226,7 @@ impl MeasuredEvaluation {
 }
 
 /// The model as a header describes it, without its numbers.
-fn described(header: &SidecarHeader) -> ModelResult {
+fn model_of_header(header: &SidecarHeader) -> ModelResult {
     let path = Path::new(header.model_path.as_deref().unwrap_or_default());
     let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
     let label = header.label.as_deref();
@@ -226,8 +235,8 @@ fn described(header: &SidecarHeader) -> ModelResult {
         model,
         is_reference_model: is_reference_model(header),
         is_noise_floor: is_reference_model(header)
-            && has_its_kv_types(header)
-            && has_its_weights(header),
+            && has_kv_types_of_reference(header)
+            && has_weights_of_reference(header),
         n_vocab_compared: header.n_vocab_compared,
         ..ModelResult::default()
     }
@@ -235,12 +244,16 @@ fn described(header: &SidecarHeader) -> ModelResult {
 
 /// True if the evaluated model is the one that wrote the reference.
 fn is_reference_model(header: &SidecarHeader) -> bool {
-    let models = header.reference.model.as_ref().zip(header.model.as_ref());
-    models.is_some_and(|(one, other)| one.is_same(other))
+    header
+        .reference
+        .model
+        .as_ref()
+        .zip(header.model.as_ref())
+        .is_some_and(|(original, model)| original.is_same(model))
 }
 
 /// True if the KV cache has the reference's types: with others, it loses something itself.
-fn has_its_kv_types(header: &SidecarHeader) -> bool {
+fn has_kv_types_of_reference(header: &SidecarHeader) -> bool {
     let kv_types = |backend: &Option<BackendIdentity>| {
         let backend = backend.clone().unwrap_or_default();
         [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
@@ -249,7 +262,7 @@ fn has_its_kv_types(header: &SidecarHeader) -> bool {
 }
 
 /// True if the weights are the reference's: dequantized ones of a quantized file are others.
-fn has_its_weights(header: &SidecarHeader) -> bool {
+fn has_weights_of_reference(header: &SidecarHeader) -> bool {
     let weights = |backend: &Option<BackendIdentity>| backend.as_ref()?.weights.clone();
     let model = header.model.as_ref();
     let is_quantized = model.is_some_and(ModelIdentity::has_quantized_weights);
@@ -257,16 +270,18 @@ fn has_its_weights(header: &SidecarHeader) -> bool {
 }
 
 /// The tokens that diverge most, with the tokens before each.
-fn worst_of(worst: MostDivergent<Vec<u32>>, texts: &TokenTexts) -> Vec<WorstToken> {
-    let worst = worst.into_sorted().into_iter();
-    let described = worst.map(|(record, before)| {
-        WorstToken::new(&record, &before, |tokens| known_text(texts, tokens))
-    });
-    described.collect()
+fn worst_tokens(worst: MostDivergent<Vec<u32>>, texts: &TokenTexts) -> Vec<WorstToken> {
+    worst
+        .into_sorted()
+        .into_iter()
+        .map(|(record, before)| {
+            WorstToken::new(&record, &before, |tokens| known_text(texts, tokens))
+        })
+        .collect()
 }
 
 /// The text around a record's position, if it is known.
-pub fn around(records: &[TokenRecord], index: usize, texts: &TokenTexts) -> Option<WorstText> {
+pub fn text_around(records: &[TokenRecord], index: usize, texts: &TokenTexts) -> Option<WorstText> {
     let before = tokens_before(records, index);
     let text = |tokens: &[u32]| known_text(texts, tokens);
     WorstToken::new(records.get(index)?, &before, text).text
@@ -284,8 +299,10 @@ fn tokens_before(records: &[TokenRecord], index: usize) -> Vec<u32> {
     let Some((before, [record, ..])) = records.split_at_checked(index) else {
         return Vec::new();
     };
-    let last_first = before.iter().rev().zip(1..);
-    let mut tokens: Vec<u32> = last_first
+    let mut tokens: Vec<u32> = before
+        .iter()
+        .rev()
+        .zip(1..)
         .take(WorstToken::CONTEXT_TOKENS)
         .take_while(|(earlier, distance)| {
             earlier.window == record.window
@@ -334,7 +351,7 @@ mod tests {
             for (index, record) in records.iter().enumerate() {
                 worst.push(record, || tokens_before(&records, index));
             }
-            worst_of(worst, texts)
+            worst_tokens(worst, texts)
         };
         let shown = worst(&known);
         let text = shown[0].text.clone().unwrap();

@@ -28,7 +28,7 @@ use crate::whole_file::read_json;
 use comparable::tell_apart;
 pub use files::is_listed;
 pub use measured::MeasuredEvaluation;
-use measured::around;
+use measured::text_around;
 use ranking::{Compared, Ranking};
 
 /// A report: of two models in depth, or of several side by side.
@@ -52,11 +52,11 @@ impl Reported {
     /// The sidecar of each model and the outcomes of its conditions. A pair is listed under its first sidecar.
     pub fn conditions(&self) -> Vec<(&str, &[Verdict])> {
         match self {
-            Self::Comparison(comparison) => {
-                let models = comparison.models.iter();
-                let of_each = models.map(|of| (&*of.sidecar, &*of.conditions));
-                of_each.collect()
-            }
+            Self::Comparison(comparison) => comparison
+                .models
+                .iter()
+                .map(|model| (&*model.sidecar, &*model.conditions))
+                .collect(),
             Self::Pair(pair) => vec![(&pair.a.sidecar, &pair.conditions)],
         }
     }
@@ -69,7 +69,7 @@ impl Reported {
 /// If none of them can be used. A file that cannot be compared with the others is listed.
 pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
     let watch = &Watch::new(observer);
-    let floor = settings.floor.as_deref().map(floor_of).transpose()?;
+    let floor = settings.floor.as_deref().map(read_floor).transpose()?;
     let (files, mut not_compared) = files::find(&settings.paths)?;
     let (stored, mut unusable) = stored_evaluations(&files);
     not_compared.append(&mut unusable);
@@ -104,14 +104,14 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 }
 
 /// Reads the noise floor that `kl check` found.
-fn floor_of(path: &Path) -> Result<Floor> {
+fn read_floor(path: &Path) -> Result<Floor> {
     const ADVICE: &str = "give the file that kl check --json wrote, of settings that could be run";
-    let shown = path.display();
+    let shown_path = path.display();
     let document = read_json(path, "kl check --json")?;
     match document.get("floor") {
-        None | Some(Value::Null) => bail!("{shown}: holds no floor: {ADVICE}"),
+        None | Some(Value::Null) => bail!("{shown_path}: holds no floor: {ADVICE}"),
         Some(floor) => serde::Deserialize::deserialize(floor)
-            .map_err(|why| anyhow!("{shown}: its floor cannot be used ({why}): {ADVICE}")),
+            .map_err(|error| anyhow!("{shown_path}: its floor cannot be used ({error}): {ADVICE}")),
     }
 }
 
@@ -168,9 +168,14 @@ impl Comparer {
             let path = stored.shown_paths().next().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = watch.check().map_err(Into::into).and_then(|()| {
-                MeasuredEvaluation::measure(stored, confidence, rule, None, table, |of, each| {
-                    of.read(each)
-                })
+                MeasuredEvaluation::measure(
+                    stored,
+                    confidence,
+                    rule,
+                    None,
+                    table,
+                    |stored, on_window| stored.read(on_window),
+                )
             });
             phase.rows(n_records);
             measured.map_err(|error| NotCompared::new(path.as_ref(), one_line(&error)))
@@ -178,12 +183,14 @@ impl Comparer {
         let mut unreadable = Vec::new();
         let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
         while !stored.is_empty() {
-            let rest = stored.split_off(stored.len().min(N_AT_ONCE));
+            let later = stored.split_off(stored.len().min(N_AT_ONCE));
             let rows = stored.into_par_iter().zip(&mut tables).map(measure);
             for measured in rows.collect::<Vec<_>>() {
                 match measured {
-                    Err(why) => unreadable.push(why),
-                    Ok(row) if !with_copies && self.rows.iter().any(|of| of.is_copy_of(&row)) => {}
+                    Err(not_compared) => unreadable.push(not_compared),
+                    Ok(row)
+                        if !with_copies && self.rows.iter().any(|other| other.is_copy_of(&row)) => {
+                    }
                     Ok(mut row) => {
                         if let Some(n) = self.for_context {
                             row.add_memory(n);
@@ -193,7 +200,7 @@ impl Comparer {
                 }
             }
             watch.check()?;
-            stored = rest;
+            stored = later;
         }
         Ok(unreadable)
     }
@@ -208,30 +215,35 @@ impl Comparer {
         let tokens = self.tokens()?;
         let (confidence, rule) = (self.confidence, self.rule);
         if let Some((_, Clusters { clustering, .. })) = &tokens {
-            let is_alike =
-                |row: &MeasuredEvaluation| row.result.summary.clusters.kind == clustering.kind;
-            let all = self.rows.iter_mut();
-            let again = all.filter(|row| row.why_not.is_none() && !is_alike(row));
+            let kind = clustering.kind;
+            let mut rows_of_other_kind: Vec<_> = self
+                .rows
+                .iter_mut()
+                .filter(|row| row.why_not.is_none() && row.result.summary.clusters.kind != kind)
+                .collect();
             let mut tables = [(); N_AT_ONCE].map(|()| TokenTable::default());
-            for few in Vec::from_iter(again).chunks_mut(N_AT_ONCE) {
-                let rows = few.par_iter_mut().zip(&mut tables);
-                let kind = clustering.kind;
-                rows.try_for_each(|(row, table)| row.measure_by(kind, confidence, rule, table))?;
+            for rows in rows_of_other_kind.chunks_mut(N_AT_ONCE) {
+                rows.par_iter_mut()
+                    .zip(&mut tables)
+                    .try_for_each(|(row, table)| row.measure_by(kind, confidence, rule, table))?;
                 watch.check()?;
             }
         }
         let clusters = tokens.as_ref().map(|(_, clusters)| clusters.clustering);
-        let ranking = self.ranking(self.alike().collect(), clusters);
+        let ranking = self.ranking(self.comparable_rows().collect(), clusters);
         let compared = match &tokens {
             Some(tokens) => self.compare_pairs(&ranking, tokens, watch)?,
             None => Vec::new(),
         };
         let mut comparison = ranking.finished(compared);
-        let not_compared = self.rows.iter().filter_map(|row| {
-            let (sidecar, why) = (row.sidecar(), row.why_not.clone()?);
-            Some(NotCompared { sidecar, why })
-        });
-        comparison.not_compared = not_compared.collect();
+        comparison.not_compared = self
+            .rows
+            .iter()
+            .filter_map(|row| {
+                let (sidecar, why) = (row.sidecar(), row.why_not.clone()?);
+                Some(NotCompared { sidecar, why })
+            })
+            .collect();
         Ok(comparison)
     }
 
@@ -244,7 +256,7 @@ impl Comparer {
     }
 
     /// The rows that can be compared.
-    fn alike(&self) -> impl Iterator<Item = &MeasuredEvaluation> {
+    fn comparable_rows(&self) -> impl Iterator<Item = &MeasuredEvaluation> {
         self.rows.iter().filter(|row| row.why_not.is_none())
     }
 
@@ -254,20 +266,24 @@ impl Comparer {
     /// # Errors
     /// If a file can no longer be read.
     fn tokens(&self) -> Result<Option<ComparedTokens>> {
-        let fewest = ranking::fewest_left_out(self.alike());
-        let is_ranked = |row: &&MeasuredEvaluation| {
-            !row.result.is_noise_floor && Some(row.result.n_left_out()) == fewest
-        };
-        let mut rows: Vec<&MeasuredEvaluation> = self.alike().filter(is_ranked).collect();
+        let fewest_left_out = ranking::fewest_left_out(self.comparable_rows());
+        let mut rows: Vec<&MeasuredEvaluation> = self
+            .comparable_rows()
+            .filter(|row| {
+                !row.result.is_noise_floor && Some(row.result.n_left_out()) == fewest_left_out
+            })
+            .collect();
         if rows.is_empty() {
-            rows.extend(self.alike());
+            rows.extend(self.comparable_rows());
         }
         let Some(first) = rows.first() else {
             return Ok(None);
         };
-        let own = |row: &&MeasuredEvaluation| row.result.summary.clusters.autocorrelation;
-        let of_each = Vec::from_iter(rows.iter().filter_map(own));
-        let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
+        let autocorrelations: Vec<f64> = rows
+            .iter()
+            .filter_map(|row| row.result.summary.clusters.autocorrelation)
+            .collect();
+        let mean = autocorrelations.iter().sum::<f64>() / autocorrelations.len() as f64;
         let autocorrelation = Some(mean).filter(|mean| mean.is_finite());
         let (runs, windows) = first.read_windows()?;
         let clusters = Clusters::new(&windows, self.rule, None, autocorrelation);
@@ -286,18 +302,18 @@ impl Comparer {
         let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
         pairs.sort_by_key(|(_, (_, a, _))| ranking.sizes.get(*a));
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
-        let of_shares = shares.map(|share| {
-            let (mut held, mut compared) = (HeldKlds::default(), Vec::new());
+        let compared_shares = shares.map(|share| {
+            let (mut cache, mut compared) = (KldCache::default(), Vec::new());
             for &(number, (kind, a, b)) in share {
                 watch.check()?;
-                let klds = [&*held.of(ranking, a)?, &*held.of(ranking, b)?];
-                let Some(paired) = Paired::compare(estimator, klds[0], klds[1]) else {
+                let (klds_a, klds_b) = (cache.klds(ranking, a)?, cache.klds(ranking, b)?);
+                let Some(paired) = Paired::compare(estimator, &klds_a, &klds_b) else {
                     continue;
                 };
                 let row = ranking.rows.get(a).filter(|_| kind == PairKind::Best);
                 let spans = row.map(|row| {
                     let names = &row.stored.header.spans;
-                    SpanRatio::of_each(estimator, runs, names, klds[0], klds[1])
+                    SpanRatio::of_each(estimator, runs, names, &klds_a, &klds_b)
                 });
                 let pair = Compared {
                     kind,
@@ -310,17 +326,17 @@ impl Comparer {
             }
             Ok(compared)
         });
-        let mut compared = of_shares.collect::<Result<Vec<_>>>()?.concat();
+        let mut compared = compared_shares.collect::<Result<Vec<_>>>()?.concat();
         compared.sort_by_key(|(number, _)| *number);
-        Ok(compared.into_iter().map(|(_, of)| of).collect())
+        Ok(compared.into_iter().map(|(_, pair)| pair).collect())
     }
 
     /// The rows side by side, without comparing them, and a warning that states why.
-    pub fn without_pairs(&self, why: &'static str) -> Comparison {
+    pub fn without_pairs(&self, reason: &'static str) -> Comparison {
         let rows = self.rows.iter().collect();
         let ranking = self.ranking(rows, None);
         let mut comparison = ranking.finished(Vec::new());
-        let message = format!("no ratios on the same tokens: {why}");
+        let message = format!("no ratios on the same tokens: {reason}");
         comparison.warnings.push(Warning::new("unpaired", message));
         comparison
     }
@@ -345,27 +361,32 @@ impl Comparer {
         };
         let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
         let (spans, confidence) = (&first.stored.header.spans, self.confidence);
-        let found = self.tokens()?.and_then(|(_, clusters)| {
-            PairedComparison::in_depth(&a, &b, spans, &clusters, confidence, N_TOP)
-        });
-        let paired = found.context("no token has a finite KLD under both models")?;
-        let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
+        let paired = self
+            .tokens()?
+            .and_then(|(_, clusters)| {
+                PairedComparison::in_depth(&a, &b, spans, &clusters, confidence, N_TOP)
+            })
+            .context("no token has a finite KLD under both models")?;
+        let token_text =
+            |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
         let describe = |token: &PairedToken| {
-            let at = (token.location.window, token.location.position);
-            let index = a.iter().position(|r| (r.window, r.position) == at);
+            let location = (token.location.window, token.location.position);
+            let index = a.iter().position(|r| (r.window, r.position) == location);
             InDepthToken {
-                text: index.and_then(|index| around(&a, index, &texts)),
-                ref_top_text: one(&texts, token.ref_top),
-                top_a_text: one(&texts, token.top_a),
-                top_b_text: one(&texts_b, token.top_b),
+                text: index.and_then(|index| text_around(&a, index, &texts)),
+                ref_top_text: token_text(&texts, token.ref_top),
+                top_a_text: token_text(&texts, token.top_a),
+                top_b_text: token_text(&texts_b, token.top_b),
                 token: *token,
             }
         };
         let top = paired.top.iter().map(describe).collect();
         let model = |row: &MeasuredEvaluation| {
-            let mut models = comparison.models.iter();
-            let its = models.find(|model| model.sidecar == row.sidecar());
-            its.context("the sidecar is not among those compared")
+            comparison
+                .models
+                .iter()
+                .find(|model| model.sidecar == row.sidecar())
+                .context("the sidecar is not among those compared")
         };
         let models = [model(first)?, model(second)?];
         Ok(InDepth::new(comparison, models, paired, top))
@@ -375,17 +396,21 @@ impl Comparer {
 /// The KLDs of the rows that were needed last, by their places: as many as a row's pairs need, which are with
 /// the best, with the next by size, and with the one that dominates it.
 #[derive(Default)]
-struct HeldKlds(VecDeque<(usize, Arc<[f64]>)>);
+struct KldCache(VecDeque<(usize, Arc<[f64]>)>);
 
-impl HeldKlds {
-    const N: usize = 4;
+impl KldCache {
+    const MAX_ROWS: usize = 4;
 
-    fn of(&mut self, ranking: &Ranking<'_>, place: usize) -> Result<Arc<[f64]>> {
-        let known = self.0.iter().position(|(of, _)| *of == place);
-        let klds = match known.and_then(|index| self.0.remove(index)) {
+    /// The KLDs of the row in a place, which are read unless the cache has them.
+    fn klds(&mut self, ranking: &Ranking<'_>, place: usize) -> Result<Arc<[f64]>> {
+        let index = self
+            .0
+            .iter()
+            .position(|(cached_place, _)| *cached_place == place);
+        let klds = match index.and_then(|index| self.0.remove(index)) {
             Some((_, klds)) => klds,
             None => {
-                self.0.truncate(Self::N - 1);
+                self.0.truncate(Self::MAX_ROWS - 1);
                 let row = ranking.rows.get(place).context("no such place")?;
                 row.read_klds()?.into()
             }

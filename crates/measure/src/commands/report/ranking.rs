@@ -42,8 +42,9 @@ pub struct Compared {
 /// The smallest number of tokens that a row leaves out. The noise floor counts only where it is alone: at a
 /// token where every quant has an infinite KLD, the original has none.
 pub fn fewest_left_out<'r>(rows: impl Iterator<Item = &'r MeasuredEvaluation>) -> Option<u64> {
-    let fewest = rows.map(|row| (row.result.is_noise_floor, row.result.n_left_out()));
-    fewest.min().map(|(_, n)| n)
+    rows.map(|row| (row.result.is_noise_floor, row.result.n_left_out()))
+        .min()
+        .map(|(_, n)| n)
 }
 
 impl<'r> Ranking<'r> {
@@ -61,33 +62,33 @@ impl<'r> Ranking<'r> {
         let fewest = fewest_left_out(rows.iter().copied());
         // The mean of an incomplete evaluation lacks its worst tokens, and cannot be ranked.
         let is_incomplete =
-            |of: &ModelResult| fewest.is_some_and(|fewest| of.n_left_out() > fewest);
-        let is_dequantized = |of: &BackendIdentity| of.weights.is_some();
-        let set_ups = rows
-            .iter()
-            .filter_map(|row| row.stored.header.backend.as_ref());
-        let all_are_dequantized = set_ups.filter(|of| is_dequantized(of)).count() == rows.len();
-        let with_places = rows.into_iter().map(|row| {
-            let compared = row.compared();
-            let model = ComparedModel {
-                is_incomplete: is_incomplete(&compared),
-                is_weights_alone: !all_are_dequantized && is_dequantized(&compared.set_up),
-                ..compared
-            };
-            (row, model)
+            |model: &ModelResult| fewest.is_some_and(|fewest| model.n_left_out() > fewest);
+        let is_dequantized = |set_up: &BackendIdentity| set_up.weights.is_some();
+        let all_are_dequantized = rows.iter().all(|row| {
+            let set_up = row.stored.header.backend.as_ref();
+            set_up.is_some_and(is_dequantized)
         });
-        let mut ranked = Vec::from_iter(with_places);
-        let sizes = Sizes::of(ranked.iter().map(|(_, model)| model), for_context);
-        ranked.sort_by(|(_, one), (_, other)| {
-            let mean =
-                |model: &ComparedModel| model.mean_kld().map_or(f64::INFINITY, |mean| mean.value);
-            let by_completeness = one.is_incomplete.cmp(&other.is_incomplete);
-            let by_mean = by_completeness.then_with(|| mean(one).total_cmp(&mean(other)));
-            by_mean.then_with(|| {
-                let [one, other] =
-                    [one, other].map(|model| sizes.of_model(model).unwrap_or(u64::MAX));
-                one.cmp(&other)
+        let mut ranked: Vec<_> = rows
+            .into_iter()
+            .map(|row| {
+                let compared = row.compared();
+                let model = ComparedModel {
+                    is_incomplete: is_incomplete(&compared),
+                    is_weights_alone: !all_are_dequantized && is_dequantized(&compared.set_up),
+                    ..compared
+                };
+                (row, model)
             })
+            .collect();
+        let sizes = Sizes::of(ranked.iter().map(|(_, model)| model), for_context);
+        let mean =
+            |model: &ComparedModel| model.mean_kld().map_or(f64::INFINITY, |mean| mean.value);
+        let size = |model: &ComparedModel| sizes.of_model(model).unwrap_or(u64::MAX);
+        ranked.sort_by(|(_, a), (_, b)| {
+            a.is_incomplete
+                .cmp(&b.is_incomplete)
+                .then_with(|| mean(a).total_cmp(&mean(b)))
+                .then_with(|| size(a).cmp(&size(b)))
         });
         let (rows, models): (Vec<_>, Vec<_>) = ranked.into_iter().unzip();
         let mut comparison = Comparison {
@@ -119,23 +120,28 @@ impl<'r> Ranking<'r> {
         let (models, best) = (&self.comparison.models, self.comparison.best_place());
         let mut candidates = Vec::from_iter(0..models.len());
         candidates.retain(|&i| models[i].is_candidate());
-        let to_best = candidates.iter().filter_map(|&i| {
-            let other = best.filter(|&best| best != i)?;
-            Some((PairKind::Best, i, other))
-        });
-        let mut pairs = Vec::from_iter(to_best);
+        let mut pairs: Vec<_> = candidates
+            .iter()
+            .filter_map(|&i| {
+                let best = best.filter(|&best| best != i)?;
+                Some((PairKind::Best, i, best))
+            })
+            .collect();
         candidates.retain(|&i| self.sizes[i].is_some());
         candidates.sort_by_key(|&i| self.sizes[i]);
-        let to_next = candidates.windows(2);
-        pairs.extend(to_next.map(|of| (PairKind::Size, of[0], of[1])));
+        pairs.extend(
+            candidates
+                .windows(2)
+                .map(|neighbours| (PairKind::Size, neighbours[0], neighbours[1])),
+        );
         let dominating = self.dominating().into_iter().enumerate();
-        pairs.extend(dominating.filter_map(|(i, front)| {
-            let other = front.filter(|front| best != Some(*front))?;
-            Some((PairKind::Front, i, other))
+        pairs.extend(dominating.filter_map(|(i, dominating)| {
+            let dominating = dominating.filter(|place| best != Some(*place))?;
+            Some((PairKind::Front, i, dominating))
         }));
         let places = 0..models.len();
-        let alone = places.clone().filter(|&i| models[i].is_weights_alone);
-        pairs.extend(alone.filter_map(|i| {
+        let weights_alone = places.clone().filter(|&i| models[i].is_weights_alone);
+        pairs.extend(weights_alone.filter_map(|i| {
             let file = places.clone().find(|&file| self.is_dequantized(file, i))?;
             Some((PairKind::Weights, file, i))
         }));
@@ -155,30 +161,32 @@ impl<'r> Ranking<'r> {
             set_up
         });
         let [model, other_model] = headers.map(|header| header.model.as_ref());
-        let models = model.zip(other_model);
-        models.is_some_and(|(one, other)| one.is_same(other))
-            && file_weights.is_none()
-            && weights.is_some()
-            && set_up == other_set_up
+        let is_same_model = model
+            .zip(other_model)
+            .is_some_and(|(model, other_model)| model.is_same(other_model));
+        is_same_model && file_weights.is_none() && weights.is_some() && set_up == other_set_up
     }
 
     /// For each place, that of the nearest candidate that dominates it: one that is at most as large and at
     /// most as far from the reference, and better in one of the two.
     fn dominating(&self) -> Vec<Option<usize>> {
-        let sized = self.comparison.models.iter().zip(&self.sizes);
-        let placed = sized.map(|(of, size)| {
-            let size = size.filter(|_| of.is_candidate())?;
-            Some((size, of.mean_kld()?.value))
-        });
-        let points: Vec<Option<(u64, f64)>> = placed.collect();
-        let of_each = points.iter().map(|point| {
+        let points: Vec<Option<(u64, f64)>> = self
+            .comparison
+            .models
+            .iter()
+            .zip(&self.sizes)
+            .map(|(model, size)| {
+                let size = size.filter(|_| model.is_candidate())?;
+                Some((size, model.mean_kld()?.value))
+            })
+            .collect();
+        let dominating = |point: &Option<(u64, f64)>| {
             let (size, kld) = (*point)?;
-            let is_better = |of: &Option<(u64, f64)>| {
-                of.is_some_and(|of| of != (size, kld) && of.0 <= size && of.1 <= kld)
-            };
-            points.iter().position(is_better)
-        });
-        of_each.collect()
+            points.iter().position(|other| {
+                other.is_some_and(|other| other != (size, kld) && other.0 <= size && other.1 <= kld)
+            })
+        };
+        points.iter().map(dominating).collect()
     }
 
     /// The label of the first candidate above a place that has the same KLD at every token.
@@ -191,19 +199,24 @@ impl<'r> Ranking<'r> {
 
     /// Keeps only the p-value of each ratio to a mean that is noise.
     fn forget_noise(&self, compared: &mut Compared) {
-        let (second, noise) = (&self.comparison.models[compared.b], self.comparison.noise());
+        let (second, noise) = (
+            &self.comparison.models[compared.b],
+            self.comparison.noise_kld(),
+        );
         let is_noise = compared.kind != PairKind::Weights && self.comparison.is_noise(second);
         if is_noise {
             compared.paired.ratio = compared.paired.ratio.map(Ratio::p_alone);
         }
-        for of in &mut compared.spans {
-            let mut bins = second.breakdown.by_span.iter();
-            let kld = bins
-                .find(|bin| bin.label == of.label)
+        for span in &mut compared.spans {
+            let kld = second
+                .breakdown
+                .by_span
+                .iter()
+                .find(|bin| bin.label == span.label)
                 .and_then(|bin| bin.kld);
             if kld.is_some_and(|kld| is_noise || kld.value <= noise) {
-                of.ratio = of.ratio.map(Ratio::p_alone);
-                of.to_others = None;
+                span.ratio = span.ratio.map(Ratio::p_alone);
+                span.to_others = None;
             }
         }
     }
@@ -213,25 +226,36 @@ impl<'r> Ranking<'r> {
     /// `p_holm`, the p-value of the ratio to it, must show it too.
     fn are_dominated(&self, compared: &[Compared], p_holm: &[Option<f64>]) -> Vec<bool> {
         let best = self.comparison.best_place();
-        let p_of = |i: usize, front: Option<usize>| {
-            let is_its =
-                |of: &&Compared| of.kind != PairKind::Size && of.a == i && Some(of.b) == front;
-            let ratio = compared.iter().find(is_its)?.paired.ratio?;
-            let p_shown = if best == front { p_holm[i] } else { ratio.p };
+        let p_of = |i: usize, dominating: Option<usize>| {
+            let pair = compared.iter().find(|pair| {
+                pair.kind != PairKind::Size && pair.a == i && Some(pair.b) == dominating
+            })?;
+            let ratio = pair.paired.ratio?;
+            let p_shown = if best == dominating {
+                p_holm[i]
+            } else {
+                ratio.p
+            };
             // On the tokens that both count, it can be the nearer one.
-            let is_farther = ratio.value > 1.0 && self.is_told(p_shown);
+            let is_farther = ratio.value > 1.0 && self.is_significant(p_shown);
             let is_noise = self.comparison.is_noise(&self.comparison.models[i]);
             ratio.p.filter(|_| is_farther && !is_noise)
         };
-        let places = self.dominating().into_iter().enumerate();
-        let p =
-            places.map(|(i, front)| to_best(compared, i).map(|_| p_of(i, front).unwrap_or(1.0)));
-        let p_adjusted = adjusted(p).into_iter();
-        p_adjusted.map(|p| self.is_told(p)).collect()
+        let p_values = self
+            .dominating()
+            .into_iter()
+            .enumerate()
+            .map(|(i, dominating)| {
+                to_best(compared, i).map(|_| p_of(i, dominating).unwrap_or(1.0))
+            });
+        adjusted(p_values)
+            .into_iter()
+            .map(|p| self.is_significant(p))
+            .collect()
     }
 
     /// True if a p-value shows more than chance.
-    fn is_told(&self, p: Option<f64>) -> bool {
+    fn is_significant(&self, p: Option<f64>) -> bool {
         p.is_some_and(|p| p < self.comparison.confidence.outside())
     }
 
@@ -240,18 +264,24 @@ impl<'r> Ranking<'r> {
     /// The best model on these data need not be the one that is really nearest. In at least the share
     /// `confidence` of texts, that one cannot be told from the best (docs/INTERVALS.md).
     pub fn finished(self, mut compared: Vec<Compared>) -> Comparison {
-        compared.iter_mut().for_each(|of| self.forget_noise(of));
+        for pair in &mut compared {
+            self.forget_noise(pair);
+        }
         let best = self.comparison.best_place();
-        let is_noise = |of: &ComparedModel| self.comparison.is_noise(of);
+        let is_noise = |model: &ComparedModel| self.comparison.is_noise(model);
         let best_is_noise = self.comparison.best().is_some_and(is_noise);
         let (places, dominating) = (0..self.rows.len(), self.dominating());
         let ratio = |i: usize| to_best(&compared, i)?.paired.ratio;
         let p_holm = adjusted(places.clone().map(|i| ratio(i)?.p));
         let are_dominated = self.are_dominated(&compared, &p_holm);
-        let spans_of = |i: usize| to_best(&compared, i).map(|of| of.spans.clone());
-        let mut spans = Vec::from_iter(places.map(|i| spans_of(i).unwrap_or_default()));
+        let mut spans: Vec<_> = places
+            .map(|i| {
+                let pair = to_best(&compared, i);
+                pair.map(|pair| pair.spans.clone()).unwrap_or_default()
+            })
+            .collect();
         SpanRatio::adjust(spans.iter_mut());
-        let completed = spans.into_iter().enumerate().map(|(i, spans)| {
+        let complete = |(i, spans): (usize, Vec<SpanRatio>)| {
             let (model, is_best) = (self.comparison.models[i].clone(), best == Some(i));
             let (to_best, p_holm) = (to_best(&compared, i), p_holm[i]);
             let are_noise = best_is_noise && model.is_candidate() && is_noise(&model);
@@ -261,9 +291,9 @@ impl<'r> Ranking<'r> {
                 same_as: self.same_as(i),
                 ratio_to_best: ratio(i).map(|ratio| RatioToBest { ratio, p_holm }),
                 ratio_to_best_by_span: spans,
-                difference_to_best: to_best.map(|of| of.paired.difference),
+                difference_to_best: to_best.map(|pair| pair.paired.difference),
                 indistinguishable_from_best: is_best
-                    || to_best.is_some() && (are_noise || !self.is_told(p_holm)),
+                    || to_best.is_some() && (are_noise || !self.is_significant(p_holm)),
                 is_as_near: is_best
                     || are_noise
                     || upper.is_some_and(|upper| upper <= self.comparison.near),
@@ -271,14 +301,14 @@ impl<'r> Ranking<'r> {
                 is_dominated: are_dominated[i],
                 ..model
             }
-        });
-        let models = Vec::from_iter(completed);
+        };
+        let models: Vec<_> = spans.into_iter().enumerate().map(complete).collect();
         let label = |place: usize| models[place].label.clone();
-        let pairs = compared.iter().map(|of| ComparedPair {
-            kind: of.kind,
-            a: label(of.a),
-            b: label(of.b),
-            paired: of.paired,
+        let pairs = compared.iter().map(|pair| ComparedPair {
+            kind: pair.kind,
+            a: label(pair.a),
+            b: label(pair.b),
+            paired: pair.paired,
         });
         Comparison {
             pairs: pairs.collect(),
@@ -290,45 +320,61 @@ impl<'r> Ranking<'r> {
 
 /// The comparison of the model in a place with the best.
 fn to_best(compared: &[Compared], place: usize) -> Option<&Compared> {
-    let mut compared = compared.iter();
-    compared.find(|of| of.kind == PairKind::Best && of.a == place)
+    compared
+        .iter()
+        .find(|pair| pair.kind == PairKind::Best && pair.a == place)
 }
 
 /// Adjusts the p-values that are given for their number, by Holm's method. A ratio without one, such as that of
 /// one window, does not count.
-fn adjusted(p: impl Iterator<Item = Option<f64>>) -> Vec<Option<f64>> {
-    let p = Vec::from_iter(p);
-    let mut adjusted = holm(&Vec::from_iter(p.iter().flatten().copied())).into_iter();
-    p.iter().map(|p| p.and_then(|_| adjusted.next())).collect()
+fn adjusted(p_values: impl Iterator<Item = Option<f64>>) -> Vec<Option<f64>> {
+    let p_values = Vec::from_iter(p_values);
+    let mut adjusted = holm(&Vec::from_iter(p_values.iter().flatten().copied())).into_iter();
+    p_values
+        .iter()
+        .map(|p| p.and_then(|_| adjusted.next()))
+        .collect()
 }
 
 /// Makes all labels distinct: by what differs in their set-ups, else by the paths of their sidecars, or of
 /// their models where they have none.
 fn make_distinct(models: &mut [ComparedModel]) {
-    let path = |of: &ComparedModel| match of.sidecar.as_str() {
-        "" => of.model.path.clone(),
+    let path = |model: &ComparedModel| match model.sidecar.as_str() {
+        "" => model.model.path.clone(),
         sidecar => sidecar.to_owned(),
     };
-    let names = Vec::from_iter(models.iter().map(|of| of.label.clone()));
+    let names: Vec<String> = models.iter().map(|model| model.label.clone()).collect();
     for (i, name) in names.iter().enumerate() {
-        let namesakes = models.iter().zip(&names).filter(|of| of.1 == name);
-        let alike = Vec::from_iter(namesakes.map(|(of, _)| &of.set_up));
-        if alike.len() < 2 {
+        let set_ups: Vec<_> = models
+            .iter()
+            .zip(&names)
+            .filter(|(_, other_name)| *other_name == name)
+            .map(|(model, _)| &model.set_up)
+            .collect();
+        if set_ups.len() < 2 {
             continue;
         }
-        let tells_apart = |of: &&SettingValue| {
-            let all: BTreeSet<_> = alike.iter().filter_map(|set_up| of(set_up)).collect();
-            all.len() == alike.len()
+        let tells_apart = |setting: &&SettingValue| {
+            let values: BTreeSet<_> = set_ups
+                .iter()
+                .filter_map(|set_up| setting(set_up))
+                .collect();
+            values.len() == set_ups.len()
         };
-        let distinction = DISTINCTIONS.iter().find(tells_apart);
-        let distinct = distinction.and_then(|of| of(&models[i].set_up));
-        let what = distinct.unwrap_or_else(|| path(&models[i]));
-        models[i].label = format!("{name} ({what})");
+        let distinction = DISTINCTIONS
+            .iter()
+            .find(tells_apart)
+            .and_then(|setting| setting(&models[i].set_up))
+            .unwrap_or_else(|| path(&models[i]));
+        models[i].label = format!("{name} ({distinction})");
     }
     // The user may have given a label that another model got here.
     for i in 0..models.len() {
-        let is_its = |of: &&ComparedModel| of.label == models[i].label;
-        if models.iter().filter(is_its).count() > 1 {
+        let has_namesake = models
+            .iter()
+            .enumerate()
+            .any(|(j, model)| j != i && model.label == models[i].label);
+        if has_namesake {
             models[i].label = path(&models[i]);
         }
     }

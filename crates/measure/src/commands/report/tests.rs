@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kl_formats::{
     ModelIdentity, ReferenceSummary, SidecarHeader, SidecarWriter, TokenRecord, TokenTexts,
 };
-use kl_report::comparison::{ComparedModel, NEAR};
+use kl_report::comparison::{ComparedModel, DEFAULT_NEAR};
 use kl_report::layout::View;
 use kl_stats::stats::Ratio;
 use tempfile::TempDir;
@@ -72,17 +72,17 @@ fn said(comparison: &Comparison) -> String {
 
 #[test]
 fn the_sentences_of_real_quants() {
-    let all = compare(&[], NEAR);
+    let all = compare(&[], DEFAULT_NEAR);
     insta::assert_snapshot!(said(&all), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6_K, is 6.33 [5.85, 6.85] times as far, and is 486.10 KiB smaller. Leaving out q4_K_M, q4_1 and q4_0 costs nothing: another is no larger, and nearer by more than chance. rec4.488 shows no gain over a model that is no larger.");
     let six = ["iq4_nl", "q4_1", "iq4_xs", "rec4.488", "q4_0", "q3_K_M"];
-    insta::assert_snapshot!(said(&compare(&six, NEAR)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
+    insta::assert_snapshot!(said(&compare(&six, DEFAULT_NEAR)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text, but may be up to 1.12 times as far. The next smaller, iq4_xs, is 1.12 [1.08, 1.16] times as far, and is 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     insta::assert_snapshot!(said(&compare(&six, 1.3)), @"iq4_nl has the lowest mean KLD: near-lossless, no top token differs. q4_1 cannot be told from it on this text. iq4_xs is as near as makes no difference: at most 1.15 times as far, and 62.05 KiB smaller. Leaving out q4_0 costs nothing: another is no larger, and nearer by more than chance. q4_1 and rec4.488 show no gain over a model that is no larger.");
     let equals = ["rec3.498", "iq3_s"];
-    insta::assert_snapshot!(said(&compare(&equals, NEAR)), @"rec3.498 has the lowest mean KLD: near-lossless, no top token differs. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
+    insta::assert_snapshot!(said(&compare(&equals, DEFAULT_NEAR)), @"rec3.498 has the lowest mean KLD: near-lossless, no top token differs. iq3_s cannot be told from it on this text, but may be up to 1.13 times as far. The next smaller, iq3_s, saves 14.40 KiB.");
     let two = ["q8_0", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&two, NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
+    insta::assert_snapshot!(said(&compare(&two, DEFAULT_NEAR)), @"q8_0 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q4_1, is 25.9 [23.4, 28.7] times as far, and is 873.94 KiB smaller.");
     let dominated = ["q4_K_M", "q4_1"];
-    insta::assert_snapshot!(said(&compare(&dominated, NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
+    insta::assert_snapshot!(said(&compare(&dominated, DEFAULT_NEAR)), @"q4_K_M is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. q4_K_M is also the smallest. Leaving out q4_1 costs nothing: another is no larger, and nearer by more than chance.");
 }
 
 /// A sidecar: its header and its records.
@@ -103,28 +103,31 @@ fn made_up(label: &str, bytes: u64, mean: f64, own: f64) -> MadeUp {
 }
 
 /// Makes some tokens of a sidecar ones without a finite row, or with an infinite KLD.
-fn spoil(of: &mut MadeUp, tokens: &[usize], kld: f64) {
+fn spoil(sidecar: &mut MadeUp, tokens: &[usize], kld: f64) {
     for &i in tokens {
-        of.1[i].kld = kld;
+        sidecar.1[i].kld = kld;
         if kld.is_nan() {
-            of.1[i].flags = TokenRecord::EVAL_NOT_FINITE;
+            sidecar.1[i].flags = TokenRecord::EVAL_NOT_FINITE;
         }
     }
 }
 
-fn path_of(folder: &TempDir, of: &MadeUp) -> PathBuf {
-    let label = of.0.label.as_deref().unwrap();
+fn path_of(folder: &TempDir, sidecar: &MadeUp) -> PathBuf {
+    let label = sidecar.0.label.as_deref().unwrap();
     folder.path().join(format!("{label}.kls"))
 }
 
 /// A folder with these sidecars.
 fn written(sidecars: &[MadeUp]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for of in sidecars {
-        let path = path_of(&folder, of);
+    for sidecar in sidecars {
+        let path = path_of(&folder, sidecar);
         let file = BufWriter::new(File::create(&path).unwrap());
-        let mut writer = SidecarWriter::create(file, &path, &of.0).unwrap();
-        of.1.iter().for_each(|record| writer.push(record).unwrap());
+        let mut writer = SidecarWriter::create(file, &path, &sidecar.0).unwrap();
+        sidecar
+            .1
+            .iter()
+            .for_each(|record| writer.push(record).unwrap());
         writer.finish(&TokenTexts::default()).unwrap();
     }
     folder
@@ -159,7 +162,7 @@ fn in_context() -> ReportSettings {
 }
 
 fn reported(sidecars: &[MadeUp]) -> Comparison {
-    reported_near(sidecars, NEAR)
+    reported_near(sidecars, DEFAULT_NEAR)
 }
 
 fn three() -> [MadeUp; 3] {
@@ -172,15 +175,15 @@ fn three() -> [MadeUp; 3] {
 
 #[test]
 fn a_model_that_cannot_be_ranked_is_named_first() {
-    let mut of = three();
-    spoil(&mut of[0], &[7], f64::NAN);
-    let mut all = vec![said(&reported(&of)), said(&reported(&of[..2]))];
-    spoil(&mut of[1], &[8, 9], f64::NAN);
-    all.push(said(&reported(&of)));
+    let mut sidecars = three();
+    spoil(&mut sidecars[0], &[7], f64::NAN);
+    let mut all = vec![said(&reported(&sidecars)), said(&reported(&sidecars[..2]))];
+    spoil(&mut sidecars[1], &[8, 9], f64::NAN);
+    all.push(said(&reported(&sidecars)));
     // An infinite KLD is a result, which no other evaluation changes.
-    let mut of = three();
-    spoil(&mut of[0], &[7, 70], f64::INFINITY);
-    all.push(said(&reported(&of)));
+    let mut sidecars = three();
+    spoil(&mut sidecars[0], &[7, 70], f64::INFINITY);
+    all.push(said(&reported(&sidecars)));
     insta::assert_snapshot!(all.join("\n"));
 }
 
@@ -189,30 +192,32 @@ fn a_model_that_cannot_be_ranked_is_named_first() {
 fn the_original_among_them_changes_no_rank() {
     let original = made_up("f16", 16_000_000, 1e-8, 0.1);
     for (kld, tokens) in [(1e-8, 0..0), (f64::NAN, 3..5), (f64::INFINITY, 3..5)] {
-        let mut of = three();
+        let mut sidecars = three();
         let tokens = Vec::from_iter(tokens);
-        of.iter_mut().for_each(|of| spoil(of, &tokens, kld));
-        let without = reported(&of);
-        let with = reported(&[&of[..], std::slice::from_ref(&original)].concat());
+        for sidecar in &mut sidecars {
+            spoil(sidecar, &tokens, kld);
+        }
+        let without = reported(&sidecars);
+        let with = reported(&[&sidecars[..], std::slice::from_ref(&original)].concat());
         assert_eq!(said(&with), said(&without));
         assert_eq!(with.clusters, without.clusters);
         assert_eq!(with.pairs, without.pairs);
         let quants = with.models.iter().filter(|model| !model.is_noise_floor);
         assert!(quants.clone().count() == 3 && quants.clone().all(ComparedModel::is_candidate));
-        let warned = |of: &Comparison| serde_json::to_value(&of.warnings).unwrap();
+        let warned = |comparison: &Comparison| serde_json::to_value(&comparison.warnings).unwrap();
         assert_eq!(warned(&with), warned(&without));
     }
 }
 
-fn model<'c>(of: &'c Comparison, label: &str) -> &'c ComparedModel {
-    let mut models = of.models.iter();
+fn model<'c>(comparison: &'c Comparison, label: &str) -> &'c ComparedModel {
+    let mut models = comparison.models.iter();
     models.find(|model| model.label == label).unwrap()
 }
 
 /// Which of three columns are true of each model: in the set, as near, dominated.
-fn marks(of: &Comparison) -> Vec<[bool; 3]> {
+fn marks(comparison: &Comparison) -> Vec<[bool; 3]> {
     let marks = |m: &ComparedModel| [m.indistinguishable_from_best, m.is_as_near, m.is_dominated];
-    of.models.iter().map(marks).collect()
+    comparison.models.iter().map(marks).collect()
 }
 
 #[test]
@@ -228,9 +233,9 @@ fn of_a_set_that_cannot_be_told_apart_none_is_called_nearest() {
         .models
         .into_iter()
         .filter_map(|model| model.ratio_to_best?.ratio.upper);
-    let of = reported_near(&set, upper.fold(1.0, f64::max));
-    insta::assert_snapshot!(said(&of), @"a has the lowest mean KLD: near-lossless, no top token differs. None of the other 2 can be told from it on this text. c is as near as makes no difference: at most 1.05 times as far, and 1.91 MiB smaller. b shows no gain over a model that is no larger.");
-    assert_eq!(marks(&of), [[true, true, false]; 3]);
+    let comparison = reported_near(&set, upper.fold(1.0, f64::max));
+    insta::assert_snapshot!(said(&comparison), @"a has the lowest mean KLD: near-lossless, no top token differs. None of the other 2 can be told from it on this text. c is as near as makes no difference: at most 1.05 times as far, and 1.91 MiB smaller. b shows no gain over a model that is no larger.");
+    assert_eq!(marks(&comparison), [[true, true, false]; 3]);
 }
 
 /// What dominates a model need not be the best.
@@ -239,12 +244,15 @@ fn leaving_out_what_is_farther_by_more_than_chance_costs_nothing() {
     let [q8, q6, q4] = three();
     let worse = made_up("worse", 7_000_000, 0.0022, 0.1);
     let maybe = made_up("maybe", 4_100_000, 0.00408, 0.9);
-    let of = reported(&[q8, q6, q4, worse, maybe]);
-    insta::assert_snapshot!(said(&of), @"q8 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6, is 2.00 [2.00, 2.01] times as far, and is 1.91 MiB smaller. Leaving out worse costs nothing: another is no larger, and nearer by more than chance. maybe shows no gain over a model that is no larger.");
-    let front = of.pairs.iter().filter(|pair| pair.kind == PairKind::Front);
+    let comparison = reported(&[q8, q6, q4, worse, maybe]);
+    insta::assert_snapshot!(said(&comparison), @"q8 is nearest to the original, by more than chance at 95 %: near-lossless, no top token differs. The next smaller, q6, is 2.00 [2.00, 2.01] times as far, and is 1.91 MiB smaller. Leaving out worse costs nothing: another is no larger, and nearer by more than chance. maybe shows no gain over a model that is no larger.");
+    let front = comparison
+        .pairs
+        .iter()
+        .filter(|pair| pair.kind == PairKind::Front);
     let front: Vec<_> = front.map(|pair| [&*pair.a, &*pair.b]).collect();
     assert_eq!(front, [["worse", "q6"], ["maybe", "q4"]]);
-    assert!(model(&of, "worse").is_dominated && !model(&of, "maybe").is_dominated);
+    assert!(model(&comparison, "worse").is_dominated && !model(&comparison, "maybe").is_dominated);
 }
 
 #[test]
@@ -276,30 +284,37 @@ fn identical_records_are_called_identical() {
 fn nothing_is_a_multiple_of_noise() {
     let best = made_up("best", 8_000_000, 1e-15, 0.1);
     let [_, q6, q4] = three();
-    let of = reported(&[best.clone(), q6.clone(), q4.clone()]);
-    insta::assert_snapshot!(said(&of), @"best is as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
-    let to_best = model(&of, "q6").ratio_to_best.unwrap();
+    let comparison = reported(&[best.clone(), q6.clone(), q4.clone()]);
+    insta::assert_snapshot!(said(&comparison), @"best is as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
+    let to_best = model(&comparison, "q6").ratio_to_best.unwrap();
     let Ratio { value, upper, .. } = to_best.ratio;
     assert_eq!((value, upper), (f64::INFINITY, None));
     assert!(to_best.p_holm.unwrap() < 0.05);
-    assert_eq!(marks(&of), [[true, true, false], [false; 3], [false; 3]]);
-    for shown in [of.text(View::FULL), of.markdown(true), of.csv()] {
+    assert_eq!(
+        marks(&comparison),
+        [[true, true, false], [false; 3], [false; 3]]
+    );
+    for shown in [
+        comparison.text(View::FULL),
+        comparison.markdown(true),
+        comparison.csv(),
+    ] {
         assert!(!shown.contains("e12"), "{shown}");
     }
-    let page = kl_report::page::html(&of).unwrap();
+    let page = kl_report::page::html(&comparison).unwrap();
     assert!(page.contains("a multiple of noise says nothing"));
     // Two, of which one is nearer by more than chance: but not by more than rounding.
-    let of = reported(&[best, made_up("other", 7_000_000, 2e-15, 0.1), q6.clone()]);
-    insta::assert_snapshot!(said(&of), @"best and other are as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. other is as near as makes no difference: 976.56 KiB smaller.");
+    let comparison = reported(&[best, made_up("other", 7_000_000, 2e-15, 0.1), q6.clone()]);
+    insta::assert_snapshot!(said(&comparison), @"best and other are as near to the original as can be measured: a mean KLD below 1e-9 nats is rounding. other is as near as makes no difference: 976.56 KiB smaller.");
     assert_eq!(
-        marks(&of),
+        marks(&comparison),
         [[true, true, false], [true, true, false], [false; 3]]
     );
     // The original, run again, is about as far from itself as q8 from it.
     let original = made_up("f16", 16_000_000, 0.0006, 0.1);
-    let of = reported(&[original, three()[0].clone(), q6]);
-    insta::assert_snapshot!(said(&of), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. q8: near-lossless, no top token differs. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
-    let to_best = model(&of, "q6").ratio_to_best.unwrap();
+    let comparison = reported(&[original, three()[0].clone(), q6]);
+    insta::assert_snapshot!(said(&comparison), @"q8 is as near to the original as can be measured: the original, run again, is about as far from itself. q8: near-lossless, no top token differs. The next smaller, q6, has a mean KLD of 0.00201 nats, and is 1.91 MiB smaller.");
+    let to_best = model(&comparison, "q6").ratio_to_best.unwrap();
     assert_eq!(to_best.ratio.upper, None);
 }
 
@@ -320,7 +335,7 @@ fn a_pair_has_the_same_sentences() {
     let pair = |a: &MadeUp, b: &MadeUp| {
         let folder = written(&[a.clone(), b.clone()]);
         let settings = ReportSettings {
-            paths: [a, b].map(|of| path_of(&folder, of)).to_vec(),
+            paths: [a, b].map(|sidecar| path_of(&folder, sidecar)).to_vec(),
             pair: true,
             ..ReportSettings::default()
         };
@@ -329,8 +344,8 @@ fn a_pair_has_the_same_sentences() {
             Reported::Comparison(_) => unreachable!(),
         }
     };
-    let said = |of: &InDepth| {
-        let text = of.text(View::FULL);
+    let said = |comparison: &InDepth| {
+        let text = comparison.text(View::FULL);
         let (said, _) = text.split_once("\n\n").unwrap();
         said.replace('\n', " ")
     };
@@ -359,8 +374,13 @@ fn a_smaller_cache_is_a_reason_to_be_farther() {
             (header, records.collect())
         };
         let runs = [run("near", Some(1000), 0.01), run("far", bytes, 0.02)];
-        let of = reported(&runs);
-        let fronts = Vec::from_iter(of.models.iter().map(|model| (&*model.label, model.pareto)));
+        let comparison = reported(&runs);
+        let fronts = Vec::from_iter(
+            comparison
+                .models
+                .iter()
+                .map(|model| (&*model.label, model.pareto)),
+        );
         assert_eq!(fronts, [("near", true), ("far", is_on_front)], "{bytes:?}");
     }
 }
@@ -392,19 +412,19 @@ fn sweep() -> Vec<MadeUp> {
 /// Beside the file, none of the caches would be 1 % smaller but the last.
 #[test]
 fn a_sweep_is_judged_by_its_caches() {
-    let of = reported(&sweep());
-    let front = of.models.iter().filter(|model| model.pareto);
+    let comparison = reported(&sweep());
+    let front = comparison.models.iter().filter(|model| model.pareto);
     assert_eq!(front.count(), 4);
-    insta::assert_snapshot!(said(&of), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 2.81 MiB smaller for 1,000 tokens.");
-    insta::assert_snapshot!(of.text(View::FULL));
+    insta::assert_snapshot!(said(&comparison), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 2.81 MiB smaller for 1,000 tokens.");
+    insta::assert_snapshot!(comparison.text(View::FULL));
 }
 
 #[test]
 fn at_a_context_weights_and_cache_are_compared_together() {
     let mut runs = sweep();
-    let of = reported_with(&runs, in_context());
-    insta::assert_snapshot!(said(&of), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 90.00 MiB smaller with a cache for 32,768 tokens.");
-    let memory = of.models[1].memory.unwrap();
+    let comparison = reported_with(&runs, in_context());
+    insta::assert_snapshot!(said(&comparison), @"k_f16-v_f16 is nearest to the original, by more than chance at 95 %: good, no top token differs. The next smaller, k_q8_0-v_f16, is 1.13 [1.13, 1.14] times as far, and is 90.00 MiB smaller with a cache for 32,768 tokens.");
+    let memory = comparison.models[1].memory.unwrap();
     assert_eq!(
         (memory.weights, memory.kv_cache),
         (278 << 20, 32_768 * 9408)
@@ -413,11 +433,14 @@ fn at_a_context_weights_and_cache_are_compared_together() {
     if let Some(backend) = &mut runs[1].0.backend {
         backend.kv_cache_sizes = None;
     }
-    let of = reported_with(&runs, in_context());
-    let earlier = &of.models[1];
+    let comparison = reported_with(&runs, in_context());
+    let earlier = &comparison.models[1];
     assert!(earlier.memory.is_none() && !earlier.pareto);
-    let warned = of.warnings.iter().any(|of| of.kind() == "unknown_cache");
-    assert!(warned, "{:?}", of.warnings);
+    let warned = comparison
+        .warnings
+        .iter()
+        .any(|warning| warning.kind() == "unknown_cache");
+    assert!(warned, "{:?}", comparison.warnings);
 }
 
 /// Of two equal models neither dominates the other.
@@ -426,7 +449,7 @@ fn equal_models_of_one_size_are_both_on_the_front() {
     let a = made_up("a", 1000, 0.01, 0.1);
     let equal = (header("b", 1000), a.1.clone());
     let larger = (header("c", 1001), a.1.clone());
-    let of = reported(&[a, equal, larger]);
-    let on_front = ["a", "b", "c"].map(|label| model(&of, label).pareto);
+    let comparison = reported(&[a, equal, larger]);
+    let on_front = ["a", "b", "c"].map(|label| model(&comparison, label).pareto);
     assert_eq!(on_front, [true, true, false]);
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kl_engine::{CacheType, FlashAttention, ModelOptions};
 use kl_formats::Target;
 use kl_report::Condition;
-use kl_report::comparison::NEAR;
+use kl_report::comparison::DEFAULT_NEAR;
 use kl_stats::stats::{ClusterRule, Confidence};
 
 use super::folder::stem;
@@ -63,8 +63,10 @@ pub struct EvaluateSettings {
 impl EvaluateSettings {
     /// The evaluations of the run, in order: those of one model follow one another.
     pub fn subjects(&self) -> Vec<Subject> {
-        let models = self.models.iter();
-        models.flat_map(|path| self.sweep.subjects(path)).collect()
+        self.models
+            .iter()
+            .flat_map(|path| self.sweep.subjects(path))
+            .collect()
     }
 }
 
@@ -152,7 +154,7 @@ impl Default for ReportSettings {
             allow_excluded: false,
             confidence: Confidence::default(),
             cluster: ClusterRule::default(),
-            near: NEAR,
+            near: DEFAULT_NEAR,
             for_context: None,
             floor: None,
         }
@@ -249,7 +251,7 @@ impl Default for ResultSettings {
             part: None,
             for_context: None,
             reference: PathBuf::new(),
-            existing: Existing::asked(false, None),
+            existing: Existing::by_flags(false, None),
         }
     }
 }
@@ -274,13 +276,13 @@ impl ResultSettings {
             return self.sidecar.clone();
         }
         let label = self.label_of(subject);
-        let evaluated = label.unwrap_or_else(|| stem(&subject.path));
+        let model = label.unwrap_or_else(|| stem(&subject.path));
         let part = self.part.map_or(String::new(), |part| {
             format!(".{part}").replace('/', "-of-")
         });
         // Not to be taken for a flag, where kl names it in a command.
-        let here = if evaluated.starts_with('-') { "./" } else { "" };
-        Some(format!("{here}{evaluated}@{}{part}.kls", stem(&self.reference)).into())
+        let folder = if model.starts_with('-') { "./" } else { "" };
+        Some(format!("{folder}{model}@{}{part}.kls", stem(&self.reference)).into())
     }
 }
 
@@ -367,6 +369,6 @@ pub const MAX_THREADS: u32 = 512;
 /// Threads that compute by default: one for each physical core that this process may use, since more would wait for
 /// each other.
 pub fn default_threads() -> u32 {
-    let n = num_cpus::get_physical().min(num_cpus::get());
-    (n as u32).min(MAX_THREADS)
+    let n_cores = num_cpus::get_physical().min(num_cpus::get());
+    (n_cores as u32).min(MAX_THREADS)
 }

@@ -1,11 +1,12 @@
-//! The subjects of an evaluation: a model or a file, and in a sweep each model with several types of its KV cache, and with its weights as its file has them or dequantized.
+//! The subjects of an evaluation: a model or a file, and in a sweep each model with several types of its KV cache, and
+//! with its weights as its file has them or dequantized.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kl_engine::{CacheType, ContextOptions, ModelOptions};
 
-/// The end of the label of an evaluation with dequantized weights.
+/// What the label of an evaluation with dequantized weights has after the model's name.
 const DEQUANTIZED: &str = "dequantized";
 
 /// One evaluation of a run.
@@ -50,7 +51,7 @@ impl Subject {
         let weights = self.is_dequantized.then(|| DEQUANTIZED.to_owned());
         let parts = weights
             .into_iter()
-            .chain(self.cache.map(|of| of.to_string()));
+            .chain(self.cache.map(|types| types.to_string()));
         Some(Vec::from_iter(parts).join("-")).filter(|suffix| !suffix.is_empty())
     }
 }
@@ -93,13 +94,15 @@ impl Sweep {
             [] => vec![None],
             all => all.iter().copied().map(Some).collect(),
         };
-        let of_weights = |&is_dequantized| {
-            caches.iter().map(move |&cache| Subject {
-                path: path.to_owned(),
-                is_dequantized,
-                cache,
+        self.weights
+            .iter()
+            .flat_map(|&is_dequantized| {
+                caches.iter().map(move |&cache| Subject {
+                    path: path.to_owned(),
+                    is_dequantized,
+                    cache,
+                })
             })
-        };
-        self.weights.iter().flat_map(of_weights).collect()
+            .collect()
     }
 }

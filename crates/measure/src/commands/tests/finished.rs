@@ -56,7 +56,7 @@ fn another_measurement_is_refused_and_named() {
         for resume in [false, true] {
             let error = result(&folder, |settings| {
                 change(settings);
-                settings.results.existing = Existing::asked(false, Some(resume));
+                settings.results.existing = Existing::by_flags(false, Some(resume));
             });
             says(
                 error.unwrap_err(),

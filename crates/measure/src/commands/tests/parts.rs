@@ -10,7 +10,7 @@ impl Folder {
         let mut settings = self.evaluate_settings(&[model]);
         settings.results.part = part;
         settings.results.sidecar = Some(self.path(name));
-        settings.results.existing = Existing::asked(false, Some(false));
+        settings.results.existing = Existing::by_flags(false, Some(false));
         evaluated(&settings);
     }
 

@@ -58,7 +58,7 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
     let both = Both::new();
     let folder = &both.folder;
     let expected = both.records("hidden", |settings| {
-        settings.results.existing = Existing::asked(false, Some(false))
+        settings.results.existing = Existing::by_flags(false, Some(false))
     });
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.reference = folder.file("hidden");

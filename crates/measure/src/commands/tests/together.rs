@@ -132,7 +132,7 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     evaluated(&settings);
     let whole = folder.bytes("q4.kls");
     fs::remove_file(folder.path("q4.kls")).unwrap();
-    settings.results.existing = Existing::asked(false, Some(false));
+    settings.results.existing = Existing::by_flags(false, Some(false));
     let failed = evaluate(&settings, &fails, &()).unwrap();
     assert_eq!(failed.failed.len(), 1);
     (settings.run.n_batch, settings.run.n_parallel) = (None, None);
@@ -169,7 +169,7 @@ fn a_model_larger_than_the_memory_is_read_for_as_many_windows_as_there_is_room_f
     // What has begun is continued as it began, whatever is free now.
     for room in [2, 100] {
         fs::remove_file(folder.path("ref")).unwrap();
-        settings.existing = Existing::asked(false, Some(false));
+        settings.existing = Existing::by_flags(false, Some(false));
         let mut fails = engine.clone();
         fails.fails_at = Some(11);
         write(&settings, &fails, &()).unwrap_err();

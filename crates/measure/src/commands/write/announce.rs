@@ -1,6 +1,5 @@
 //! The lines that a person reads before a reference is written: model, input, windows, sizes, file.
 
-use kl_formats::Target;
 use kl_report::number::{bytes, count_of};
 
 use super::choice::Choice;
@@ -8,6 +7,7 @@ use crate::commands::input::announce;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::output::{PartialFile, free_space};
 
+/// Reports a line of the plan.
 fn say(watch: &Watch<'_>, name: &str, text: &str) {
     watch.event(&Event::Plan(name, text));
 }
@@ -20,11 +20,10 @@ pub fn input(choice: &Choice<'_, '_>, watch: &Watch<'_>) {
         let text = "has a template, which a text does not use; --prompts uses it";
         say(watch, "chat", text);
     }
-    let in_words = |(target, size): (Target, u64)| format!("{} {}", target.encoding(), bytes(size));
     let sizes: Vec<String> = choice
         .sizes(&choice.input.plan.windows)
         .into_iter()
-        .map(in_words)
+        .map(|(target, size)| format!("{} {}", target.encoding(), bytes(size)))
         .collect();
     if sizes.len() > 1 {
         say(watch, "sizes", &sizes.join(", "));
@@ -49,7 +48,7 @@ pub fn file(choice: &Choice<'_, '_>, output: &PartialFile, n_whole: usize, watch
     }
     let free = free_space(output.path()).map_or_else(|| "unknown".to_owned(), bytes);
     let path = choice.settings.output.display();
-    let size = bytes(choice.most_bytes());
+    let size = bytes(choice.max_bytes());
     let text = format!("{path} ({target}), at most {size}; {free} free");
     say(watch, "file", &text);
     if n_whole > 0 {

@@ -56,7 +56,7 @@ pub fn read(
     let mut backend = backend_identity(engine, model, &answer_context(run, model, 1, 1))?;
     (backend.n_batch, backend.n_ubatch) = (run.n_batch, run.n_ubatch);
     (backend.n_seq, backend.equal_calls) = (run.n_parallel, None);
-    let own = AnswerRun {
+    let this_run = AnswerRun {
         backend,
         generated: input.generate,
         model: model.facts().identity.clone(),
@@ -64,22 +64,23 @@ pub fn read(
         sampling: input.sampling(),
         writer: writer(),
     };
-    let mut earlier = None;
+    let mut earlier_answers = None;
     if settings.existing == Existing::Resume {
-        earlier = AnswerFile::read(&path)?;
+        earlier_answers = AnswerFile::read(&path)?;
     }
-    if let Some(earlier) = &earlier {
-        check_same_run(&path, &earlier.run, &own, "prompts")?;
-        watch.warn_all(damaged(earlier));
+    if let Some(earlier_answers) = &earlier_answers {
+        check_same_run(&path, &earlier_answers.run, &this_run, "prompts")?;
+        watch.warn_all(damage_warning(earlier_answers));
     }
-    let mut answers = earlier.unwrap_or_else(|| AnswerFile::new(path, own));
+    let mut answers = earlier_answers.unwrap_or_else(|| AnswerFile::new(path, this_run));
     if let Some(begun) = begun.filter(|begun| begun.header.generated.is_some()) {
-        learn(&mut answers, begun)?;
+        learn_from_reference(&mut answers, begun)?;
     }
     Ok(answers)
 }
 
-fn damaged(answers: &AnswerFile) -> Option<Warning> {
+/// The warning that lines of the file are damaged, if any are.
+fn damage_warning(answers: &AnswerFile) -> Option<Warning> {
     let n = answers.n_damaged as u64;
     let message = format!(
         "{}: {} not as kl wrote it (wrong checksum): what it held is generated again",
@@ -90,23 +91,23 @@ fn damaged(answers: &AnswerFile) -> Option<Warning> {
 }
 
 /// Reads the answers that the windows of a reference hold.
-fn learn(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
+fn learn_from_reference(answers: &mut AnswerFile, begun: &NativeReader) -> Result<()> {
     for index in 0..begun.windows().len() {
         let window = begun.window(index)?;
         let prompts = begun.header.prompts.as_ref();
         let prompt = prompts.and_then(|prompts| prompts.get(window.window as usize));
         let n_prompt = prompt.map_or(0, |prompt| prompt.n_tokens as usize);
-        let parts = window.tokens.split_at_checked(n_prompt);
+        let prompt_and_answer = window.tokens.split_at_checked(n_prompt);
         // A conversation may have ended before this window.
-        if let Some((prompt, answer)) = parts.filter(|(_, answer)| !answer.is_empty()) {
+        if let Some((prompt, answer)) = prompt_and_answer.filter(|(_, answer)| !answer.is_empty()) {
             answers.learn(window.window, prompt, answer);
         }
     }
     Ok(())
 }
 
-/// The end of an error message: what is kept of the answers.
-pub fn kept(answers: &AnswerFile) -> String {
+/// The end of an error message: how many answers are kept, and where.
+pub fn kept_answers(answers: &AnswerFile) -> String {
     match answers.n_answers {
         0 => String::new(),
         n => format!(

@@ -86,7 +86,7 @@ impl<'m, 'a> Choice<'m, 'a> {
         Ok(choice)
     }
 
-    /// Plans to store rows as `target` does.
+    /// Plans to store rows as `target` states.
     fn store_in(
         target: Target,
         engine: &dyn Engine,
@@ -95,25 +95,25 @@ impl<'m, 'a> Choice<'m, 'a> {
         input: &'a PreparedInput,
         precedents: Precedents<'_>,
     ) -> Result<Self> {
-        let (most_rows, n_ctx) = (input.plan.most_rows(), input.provenance.n_ctx);
-        let decoding = Decoding::from_model(model, most_rows, n_ctx);
-        let context =
+        let (max_rows, n_ctx) = (input.plan.max_rows_of_window(), input.provenance.n_ctx);
+        let decoding = Decoding::from_model(model, max_rows, n_ctx);
+        let options_for =
             |decoding| context_options(&settings.run, input.longest_window, decoding, precedents);
-        let mut options = context(decoding);
+        let mut options = options_for(decoding);
         let mut state_options = ContextOptions {
             shows_states: true,
             // Which states were multiplied together is known of each window by itself.
-            ..context(decoding.one_by_one())
+            ..options_for(decoding.one_by_one())
         };
-        let (used, decoding_used) = if target.encoding().holds_states() {
+        let (used_options, used_decoding) = if target.encoding().holds_states() {
             (&mut state_options, decoding.one_by_one())
         } else {
             (&mut options, decoding)
         };
         let read_from_disk = ReadFromDisk::recognize(
-            used,
+            used_options,
             &settings.run,
-            (decoding_used, Some(input.plan.windows.len())),
+            (used_decoding, Some(input.plan.windows.len())),
             precedents[1],
             (engine, model),
         )?;
@@ -141,6 +141,7 @@ impl<'m, 'a> Choice<'m, 'a> {
         Ok(states)
     }
 
+    /// This model's states, with the hash of its head.
     fn hashed_states(&self) -> Result<States, EngineError> {
         let mut states = self.states()?;
         states.head.sha256 = self.model.head_sha256()?;
@@ -170,31 +171,31 @@ impl<'m, 'a> Choice<'m, 'a> {
     ///
     /// # Errors
     /// If that run had other settings, or the model has no head that rows can be computed with.
-    pub fn as_begun(&mut self, begun: &NativeReader, is_ahead: bool) -> Result<()> {
+    pub fn follow_begun(&mut self, begun: &NativeReader, is_ahead: bool) -> Result<()> {
         let (header, encoding) = (&begun.header, self.target.encoding());
         let mut states = None;
         if encoding.holds_states() {
-            let mut own = self.hashed_states()?;
-            if let Some(begun) = &header.states {
-                own.state_type = begun.state_type;
-                own.check.clone_from(&begun.check);
-                own.check.max_kld = 0.0;
+            let mut own_states = self.hashed_states()?;
+            if let Some(begun_states) = &header.states {
+                own_states.state_type = begun_states.state_type;
+                own_states.check.clone_from(&begun_states.check);
+                own_states.check.max_kld = 0.0;
             }
-            states = Some(own);
+            states = Some(own_states);
         }
         self.record(states);
-        let own = Header::new(&self.about, encoding, &self.input.plan.windows);
-        let mut own = RunKey::from(&own);
+        let own_header = Header::new(&self.about, encoding, &self.input.plan.windows);
+        let mut this_run = RunKey::from(&own_header);
         if !is_ahead {
-            return check_same_run(begun.path(), header, own, "text");
+            return check_same_run(begun.path(), header, this_run, "text");
         }
-        own.windows.n_rows = None;
-        own.text.prompts = None;
-        if own.part.is_some() {
+        this_run.windows.n_rows = None;
+        this_run.text.prompts = None;
+        if this_run.part.is_some() {
             // The plan is that of all parts.
-            own.windows.n_windows = None;
+            this_run.windows.n_windows = None;
         }
-        check_same_run(begun.path(), header, own, "prompts")
+        check_same_run(begun.path(), header, this_run, "prompts")
     }
 
     /// The source of hidden states for a new file that stores those, once a trial over the first windows
@@ -219,15 +220,15 @@ impl<'m, 'a> Choice<'m, 'a> {
             self.record(Some(source.states.clone()));
             return Ok(Some(source));
         }
-        let why = format!(
+        let reason = format!(
             "rows computed from hidden states are not the model's own ({}: {} nats off)",
             self.architecture(),
             significant(source.checked.max_kld, 3)
         );
         if self.default.is_none() {
-            bail!("{}: {why}: {ADVICE}", self.settings.model.display());
+            bail!("{}: {reason}: {ADVICE}", self.settings.model.display());
         }
-        self.store_codes(&why);
+        self.store_codes(&reason);
         Ok(None)
     }
 
@@ -236,14 +237,17 @@ impl<'m, 'a> Choice<'m, 'a> {
         let plan = &self.input.plan;
         let windows = plan.first(N_TRIAL_ROWS);
         let sizes = other_sizes(&source.states, plan);
-        let rows = Some(n_rows(windows));
-        let phase = watch.begin("checking", Some(windows.len() as u64), rows);
+        let phase = watch.begin(
+            "checking",
+            Some(windows.len() as u64),
+            Some(n_rows(windows)),
+        );
         Ok(source.try_types(windows, &sizes, |step| phase.step(step))?)
     }
 
     /// Stores codes, since hidden states cannot stand for the model's rows.
-    fn store_codes(&mut self, why: &str) {
-        let default = DefaultEncoding::codes(why);
+    fn store_codes(&mut self, reason: &str) {
+        let default = DefaultEncoding::codes(reason);
         self.target = Target::Kl(default.encoding);
         self.default = Some(default);
         self.can_store_states = false;
@@ -303,17 +307,19 @@ fn check_positions(plan: &Plan) -> Vec<CheckRow> {
 
 /// The numbers of rows that a product has in some window of the plan, but in none of the trial's.
 fn other_sizes(states: &States, plan: &Plan) -> BTreeSet<usize> {
-    let sizes = |windows: &[WindowSpec]| {
-        let groups = windows
+    let sizes = |windows: &[WindowSpec]| -> BTreeSet<usize> {
+        windows
             .iter()
-            .flat_map(|window| states.row_batches(&window.entry()));
-        groups.map(|rows| rows.len()).collect::<BTreeSet<_>>()
+            .flat_map(|window| states.row_batches(&window.entry()))
+            .map(|rows| rows.len())
+            .collect()
     };
-    let seen = sizes(plan.first(N_TRIAL_ROWS));
-    let others = sizes(plan.whole())
+    let trial_sizes = sizes(plan.first(N_TRIAL_ROWS));
+    sizes(plan.whole())
         .into_iter()
-        .filter(|size| !seen.contains(size));
-    others.take(MAX_OTHER_SIZES).collect()
+        .filter(|size| !trial_sizes.contains(size))
+        .take(MAX_OTHER_SIZES)
+        .collect()
 }
 
 #[cfg(test)]

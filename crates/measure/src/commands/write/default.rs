@@ -7,11 +7,11 @@ use kl_report::number::bytes;
 
 /// Up to this size, codes are chosen: they are quicker to read, the same on every machine, and other programs
 /// read them.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_CODE_BYTES: u64 = 1 << 30;
 
 /// Hidden states are chosen if codes take at least this many times as much: they hold a copy of the output head, and
 /// their rows are computed whenever they are read.
-const LEAST_FACTOR: u64 = 4;
+const MIN_FACTOR: u64 = 4;
 
 /// The encoding that is chosen for a reference, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,16 +24,19 @@ pub struct DefaultEncoding {
 impl DefaultEncoding {
     /// Chooses by the bytes that a file would have of codes and of hidden states. `scope` follows a size.
     pub fn by_size(codes: u64, states: u64, scope: &str) -> Self {
-        let take = |size| format!("would take {}{scope}", bytes(size));
-        let (encoding, reason) = if codes <= MOST_BYTES {
-            let most = MOST_BYTES >> 30;
-            let reason = format!(", the default up to {most} GiB; hidden {}", take(states));
+        let would_take = |size| format!("would take {}{scope}", bytes(size));
+        let (encoding, reason) = if codes <= MAX_CODE_BYTES {
+            let max_gib = MAX_CODE_BYTES >> 30;
+            let reason = format!(
+                ", the default up to {max_gib} GiB; hidden {}",
+                would_take(states)
+            );
             (Encoding::U16, reason)
-        } else if codes / LEAST_FACTOR < states {
-            let reason = format!("; hidden {}, not a quarter of it", take(states));
+        } else if codes / MIN_FACTOR < states {
+            let reason = format!("; hidden {}, not a quarter of it", would_take(states));
             (Encoding::U16, reason)
         } else {
-            (Encoding::Hidden, format!("; u16 {}", take(codes)))
+            (Encoding::Hidden, format!("; u16 {}", would_take(codes)))
         };
         Self { encoding, reason }
     }

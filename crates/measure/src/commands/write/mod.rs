@@ -45,8 +45,7 @@ pub struct Written {
     pub n_tokens: u64,
     /// Tokens of answers that this run generated.
     pub n_generated: u64,
-    /// Where hidden states are stored: how the rows that were computed from them again compare with
-    /// the model's own.
+    /// Where hidden states are stored: how far the rows that were computed from them again are from the model's own.
     pub checked: Option<RowError>,
     /// Where the time went.
     pub timing: Timing,
@@ -73,15 +72,16 @@ pub fn write(
     let answers_path = answers::path(settings)?;
     connect_devices(engine, &settings.run, watch)?;
     // How readers of the file assume that it was computed, and how an earlier run has computed it.
-    let assumed = settings.target.assumed_backend();
-    let begun = job.left.as_ref();
-    let begun_with = begun.and_then(|left| left.header.backend.as_ref());
-    let precedents = [assumed.as_ref(), begun_with];
+    let assumed_backend = settings.target.assumed_backend();
+    let begun = job.begun.as_ref();
+    let begun_backend = begun.and_then(|begun| begun.header.backend.as_ref());
+    let precedents = [assumed_backend.as_ref(), begun_backend];
     let model = job.load(precedents)?;
     let mut answers = None;
     if let Some(path) = answers_path {
-        let known = answers::read(path, settings, engine, &*model, begun, watch);
-        answers = Some(known?);
+        answers = Some(answers::read(
+            path, settings, engine, &*model, begun, watch,
+        )?);
     }
     let input = match job.prepare(raw, &*model, precedents, answers.as_mut()) {
         Err(error) if is_of_changed_model(&error) => {
@@ -94,14 +94,14 @@ pub fn write(
     let mut written = Written::default();
     match begun {
         Some(whole) if job.is_whole => {
-            choice.as_begun(whole, false)?;
+            choice.follow_begun(whole, false)?;
             (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
         }
         _ => match job.write_missing(choice) {
             Err(error) if is_of_changed_model(&error) => {
                 return Err(without_answers(answers, error));
             }
-            done => written = done?,
+            result => written = result?,
         },
     }
     if let Some(answers) = answers {
@@ -117,7 +117,7 @@ pub fn write(
 fn without_answers(answers: Option<AnswerFile>, error: anyhow::Error) -> anyhow::Error {
     match answers.map_or(Ok(()), AnswerFile::remove) {
         Ok(()) => error,
-        Err(unremoved) => anyhow!("{error:#}; {unremoved:#}: remove it"),
+        Err(removal_error) => anyhow!("{error:#}; {removal_error:#}: remove it"),
     }
 }
 
@@ -128,7 +128,7 @@ struct Job<'j, 'e> {
     watch: &'j Watch<'j>,
     output: PartialFile,
     /// The file as an earlier run has left it, for `--resume`.
-    left: Option<NativeReader>,
+    begun: Option<NativeReader>,
     /// True if that is all of it.
     is_whole: bool,
 }
@@ -142,20 +142,23 @@ impl<'j, 'e> Job<'j, 'e> {
     ) -> Result<Self> {
         let (path, existing) = (&settings.output, settings.existing);
         let may_be_whole = existing == Existing::Resume && !partial_path(path).exists();
-        let whole = may_be_whole.then(|| NativeReader::open(path));
-        let mut left = whole.and_then(kl_formats::Result::ok);
-        let is_whole = left.is_some();
+        let mut begun = if may_be_whole {
+            NativeReader::open(path).ok()
+        } else {
+            None
+        };
+        let is_whole = begun.is_some();
         let output =
             PartialFile::create(path, is_whole || existing == Existing::Replace, existing)?;
         if !is_whole && settings.target.kind() == Kind::Kl {
-            left = resume::cut_off(&output, NativeReader::open_cut_off)?;
+            begun = resume::cut_off(&output, NativeReader::open_cut_off)?;
         }
         Ok(Self {
             settings,
             engine,
             watch,
             output,
-            left,
+            begun,
             is_whole,
         })
     }
@@ -164,8 +167,8 @@ impl<'j, 'e> Job<'j, 'e> {
         let WriteSettings {
             model, input, run, ..
         } = self.settings;
-        let beside = || (largest_context(run, input.n_ctx, precedents), None);
-        devices::load(self.engine, model, run, beside, self.watch)
+        let memory_beside = || (largest_context(run, input.n_ctx, precedents), None);
+        devices::load(self.engine, model, run, memory_beside, self.watch)
     }
 
     /// Cuts the windows, and lets the model answer prompts, once the plan of them is checked. `answers`
@@ -186,36 +189,40 @@ impl<'j, 'e> Job<'j, 'e> {
             n_first_rows: choice::N_TRIAL_ROWS,
         };
         let planned = input::plan(raw, model, &selection, self.watch)?;
-        self.warn_of_few(&planned);
+        self.warn_of_few_windows(&planned);
         // Generating can take hours.
         if answers.is_some() {
             let (engine, settings) = (self.engine, self.settings);
-            let begun = self.left.as_ref();
+            let begun = self.begun.as_ref();
             let choice = Choice::new(engine, model, settings, &planned, precedents, begun)?;
             self.check_planned(choice)?;
         }
-        let kept = answers.as_deref_mut();
-        input::complete(planned, model, run, kept, self.watch).map_err(|error| match answers {
-            Some(answers) if !is_of_changed_model(&error) => {
-                anyhow!("{error:#}{}", answers::kept(answers))
+        input::complete(planned, model, run, answers.as_deref_mut(), self.watch).map_err(|error| {
+            match answers {
+                Some(answers) if !is_of_changed_model(&error) => {
+                    anyhow!("{error:#}{}", answers::kept_answers(answers))
+                }
+                _ => error,
             }
-            _ => error,
         })
     }
 
-    fn warn_of_few(&self, planned: &PreparedInput) {
-        let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
-        let windows = Clustering::of_windows(lengths);
-        let few = few_windows(&windows, windows.n, unit(planned.prompts.is_some()));
+    fn warn_of_few_windows(&self, planned: &PreparedInput) {
         // Of a part, the others are not counted.
-        let is_part = self.settings.part.is_some();
-        self.watch.warn_all(few.filter(|_| !is_part));
+        if self.settings.part.is_some() {
+            return;
+        }
+        let lengths = planned.plan.windows.iter().map(|window| window.n_rows);
+        let clusters = Clustering::of_windows(lengths);
+        let unit = unit(planned.prompts.is_some());
+        self.watch
+            .warn_all(few_windows(&clusters, clusters.n, unit));
     }
 
     /// Checks the plan of the windows before they are answered.
     fn check_planned(&self, mut choice: Choice<'_, '_>) -> Result<()> {
-        if let Some(left) = &self.left {
-            choice.as_begun(left, true)?;
+        if let Some(begun) = &self.begun {
+            choice.follow_begun(begun, true)?;
         }
         if self.is_whole {
             return Ok(());
@@ -235,21 +242,21 @@ impl<'j, 'e> Job<'j, 'e> {
 
     /// The bytes that are kept of an earlier run's file: those of its windows.
     fn bytes_kept(&self) -> u64 {
-        self.left.as_ref().map_or(0, |left| left.windows_end)
+        self.begun.as_ref().map_or(0, |begun| begun.windows_end)
     }
 
     /// Chooses what an earlier run has chosen, if it has left windows of this plan. Returns how many of
     /// them are kept: those of whole decode calls.
     fn continue_begun(&mut self, choice: &mut Choice<'_, '_>) -> Result<usize> {
-        let Some(begun) = &mut self.left else {
+        let Some(begun) = &mut self.begun else {
             return Ok(0);
         };
-        choice.as_begun(begun, false)?;
+        choice.follow_begun(begun, false)?;
         resume::check_windows(begun, &choice.input.plan)?;
         let n_whole = begun.windows().len();
         if n_whole < choice.input.plan.windows.len() {
             let n_seq = choice.chosen_options().n_seq;
-            begun.keep_first(resume::of_whole_calls(n_whole, n_seq));
+            begun.keep_first(resume::windows_in_whole_calls(n_whole, n_seq));
         }
         Ok(begun.windows().len())
     }
@@ -261,44 +268,45 @@ impl<'j, 'e> Job<'j, 'e> {
         let windows = &choice.input.plan.windows;
         let missing = windows.get(n_whole..).unwrap_or_default();
         announce::input(&choice, watch);
-        let trying = Instant::now();
-        let tried = match &self.left {
+        let trial_started = Instant::now();
+        let tried_states = match &self.begun {
             None => choice.try_states(watch)?,
             Some(_) => None,
         };
-        let trial_time = trying.elapsed();
+        let trial_time = trial_started.elapsed();
         self.check_plan(&choice, n_whole)?;
-        let mut hidden = match tried {
+        let mut states = match tried_states {
             Some(source) => Some(source),
             None => choice.begun_states()?,
         };
-        let writer = self.open_writer(&choice, hidden.as_ref())?;
+        let writer = self.open_writer(&choice, states.as_ref())?;
         if settings.target.kind() == Kind::Kl {
             self.output.keep_if_cut_off();
         }
         // What the trial has decoded takes no time any more, and comes first.
-        let (mut n_tried, mut rows_tried) =
-            (hidden.as_ref()).map_or((0, 0), |source| source.known_among(missing));
+        let (mut n_windows_tried, mut n_rows_tried) = states
+            .as_ref()
+            .map_or((0, 0), |states| states.known_among(missing));
         let phase = watch.begin_run(
             "writing",
-            Some(missing.len() as u64 - n_tried),
-            Some(n_rows(missing) - rows_tried),
+            Some(missing.len() as u64 - n_windows_tried),
+            Some(n_rows(missing) - n_rows_tried),
             self.outlook(&choice),
         );
-        let finite = FiniteRows::of_model(settings.model.display().to_string(), watch);
+        let finite_rows = FiniteRows::of_model(settings.model.display().to_string(), watch);
         let on_step = |step: Step<WrittenWindow<'_>>| {
-            if let Step::Window((_, of_window)) = &step {
-                finite.add(*of_window);
+            if let Step::Window((_, not_finite)) = &step {
+                finite_rows.add(*not_finite);
             }
             match step {
-                Step::Rows(n) if rows_tried > 0 => rows_tried -= rows_tried.min(n as u64),
-                Step::Window(_) if n_tried > 0 => n_tried -= 1,
+                Step::Rows(n) if n_rows_tried > 0 => n_rows_tried -= n_rows_tried.min(n as u64),
+                Step::Window(_) if n_windows_tried > 0 => n_windows_tried -= 1,
                 step => return phase.step(step),
             }
             watch.check()
         };
-        let written = match &mut hidden {
-            Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, on_step),
+        let written = match &mut states {
+            Some(states) => write_reference(Sources::ready(states), missing, writer, on_step),
             None => {
                 let sources = context_sources(model, &choice.options, &settings.run);
                 write_reference(sources, missing, writer, on_step)
@@ -311,19 +319,21 @@ impl<'j, 'e> Job<'j, 'e> {
         });
         let written = match written {
             Ok(written) => written,
-            Err(error) => return Err(failed(&choice, self.output, error)),
+            Err(error) => return Err(write_error(&choice, self.output, error)),
         };
         watch.warn_of_times(&written.timing, true);
-        let checked = hidden
+        let checked_rows = states
             .as_ref()
-            .map_or_else(NotFinite::default, |of| of.not_finite);
-        if let Err(error) = finite.conclude(checked, || self.has_finite_rows()) {
+            .map_or_else(NotFinite::default, |states| states.not_finite);
+        if let Err(error) = finite_rows.conclude(checked_rows, || self.has_finite_rows()) {
             self.output.discard();
             return Err(error);
         }
         let file_bytes = self.output.commit_writer(written.output)?;
         watch.warn_all(Warning::of_forms(written.forms));
-        let check_time = hidden.as_ref().map_or(Duration::ZERO, |of| of.check_time);
+        let check_time = states
+            .as_ref()
+            .map_or(Duration::ZERO, |states| states.check_time);
         let generated = choice.input.generated;
         let n_tokens = missing.iter().map(|window| window.tokens.len() as u64);
         Ok(Written {
@@ -333,8 +343,8 @@ impl<'j, 'e> Job<'j, 'e> {
                 ..NewFile::default()
             },
             n_tokens: n_tokens.sum(),
-            n_generated: generated.map_or(0, |of| of.n_tokens),
-            checked: hidden.map(|hidden| hidden.checked),
+            n_generated: generated.map_or(0, |generated| generated.n_tokens),
+            checked: states.map(|states| states.checked),
             check_time: trial_time + check_time,
             timing: Timing {
                 decode: written.timing.decode.saturating_sub(check_time),
@@ -347,7 +357,7 @@ impl<'j, 'e> Job<'j, 'e> {
     /// What the time of writing shows of the command: `-n` would make it another run where one has begun, and
     /// changes the time of generating too.
     fn outlook(&self, choice: &Choice<'_, '_>) -> Outlook {
-        let is_limitable = self.left.is_none()
+        let is_limitable = self.begun.is_none()
             && choice.target.kind() != Kind::LlamaCpp
             && self.settings.input.generate.is_none();
         Outlook {
@@ -362,18 +372,19 @@ impl<'j, 'e> Job<'j, 'e> {
 
     /// True if the windows that an earlier run has left hold a finite row, or if that cannot be found out.
     fn has_finite_rows(&self) -> bool {
-        let Some(left) = &self.left else { return false };
-        let mut windows = 0..left.windows().len();
-        windows.any(|index| has_finite_row(left, index).unwrap_or(true))
+        let Some(begun) = &self.begun else {
+            return false;
+        };
+        (0..begun.windows().len()).any(|index| has_finite_row(begun, index).unwrap_or(true))
     }
 
     /// Reports how the windows are decoded and stored, and refuses a file that does not fit on its disk.
     fn check_plan(&self, choice: &Choice<'_, '_>, n_whole: usize) -> Result<()> {
         let (options, n_windows) = (choice.chosen_options(), choice.input.plan.windows.len());
         Split::announce(options, choice.decoding, Some(n_windows), self.watch);
-        if let Some(weights) = choice.read_from_disk {
-            let missing = n_windows.saturating_sub(n_whole);
-            weights.announce(options, Some(missing), choice.model.facts(), self.watch);
+        if let Some(read_from_disk) = choice.read_from_disk {
+            let n_missing = n_windows.saturating_sub(n_whole);
+            read_from_disk.announce(options, Some(n_missing), choice.model.facts(), self.watch);
         }
         announce::file(choice, &self.output, n_whole, self.watch);
         choice.check_room(&self.output, self.bytes_kept())
@@ -383,23 +394,23 @@ impl<'j, 'e> Job<'j, 'e> {
     fn open_writer(
         &self,
         choice: &Choice<'_, '_>,
-        hidden: Option<&StateSource<'_>>,
+        states: Option<&StateSource<'_>>,
     ) -> Result<Writer<BufWriter<File>>> {
         let (file, path) = (self.output.writer(self.bytes_kept())?, self.output.path());
-        if let Some(begun) = &self.left {
+        if let Some(begun) = &self.begun {
             return Ok(Writer::resume(file, path, begun)?);
         }
         let (target, specs) = (choice.target, choice.input.windows_of_the_text());
         let mut writer = Writer::create(file, path, target, &choice.about, &specs)?;
-        if let Some(hidden) = hidden {
-            writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
+        if let Some(states) = states {
+            writer.write_head(choice.model.read_head()?, &states.check_rows)?;
         }
         Ok(writer)
     }
 }
 
 /// Why writing stopped, and what is kept of the file.
-fn failed(choice: &Choice<'_, '_>, output: PartialFile, error: Error) -> anyhow::Error {
+fn write_error(choice: &Choice<'_, '_>, output: PartialFile, error: Error) -> anyhow::Error {
     let settings = choice.settings;
     match error {
         error @ Error::RowMoved { .. } => {
@@ -418,8 +429,8 @@ fn failed(choice: &Choice<'_, '_>, output: PartialFile, error: Error) -> anyhow:
         }
         error if settings.target.kind() == Kind::Kl => {
             let n_whole = native::count_windows(output.path()).unwrap_or_default() as u64;
-            let of = count(choice.input.plan.windows.len() as u64);
-            let kept = output.keep(n_whole, &format!("{} of {of} windows", count(n_whole)));
+            let n_all = count(choice.input.plan.windows.len() as u64);
+            let kept = output.keep(n_whole, &format!("{} of {n_all} windows", count(n_whole)));
             with_kept(error.into(), kept)
         }
         error => error.into(),

@@ -10,7 +10,7 @@ use crate::commands::output::{PartialFile, check_free_space};
 
 impl Choice<'_, '_> {
     /// Most bytes that the file can have, as it is described now.
-    pub fn most_bytes(&self) -> u64 {
+    pub fn max_bytes(&self) -> u64 {
         self.bytes_in(self.target, &self.about, &self.input.plan.windows)
     }
 
@@ -33,17 +33,20 @@ impl Choice<'_, '_> {
                 targets.push(Target::Kl(Encoding::Hidden));
             }
         }
-        let size = |target| (target, self.bytes_in(target, &about, windows));
-        targets.into_iter().map(size).collect()
+        targets
+            .into_iter()
+            .map(|target| (target, self.bytes_in(target, &about, windows)))
+            .collect()
     }
 
     /// Chooses the encoding by the windows of all parts, so that each part chooses alike. This plans to store codes.
     pub fn default_encoding(&self) -> DefaultEncoding {
         let sizes = self.sizes(self.input.plan.whole());
         let size = |encoding| {
-            let mut sizes = sizes.iter();
-            let found = sizes.find(|(target, _)| *target == Target::Kl(encoding));
-            found.map(|(_, size)| *size)
+            sizes
+                .iter()
+                .find(|(target, _)| *target == Target::Kl(encoding))
+                .map(|(_, size)| *size)
         };
         let codes = size(Encoding::U16).unwrap_or(0);
         let Some(states) = size(Encoding::Hidden) else {
@@ -68,37 +71,40 @@ impl Choice<'_, '_> {
 
     /// Most bytes of this part's file as it is planned.
     pub fn planned_bytes(&self) -> u64 {
-        let sizes = self.sizes(&self.input.plan.windows).into_iter();
-        let mut planned = sizes.filter(|(target, _)| *target == self.target);
         let shard = self.input.provenance.shard;
         let n_parts = shard.map_or(1, |shard| u64::from(shard.count.max(1)));
-        planned.next().map_or(0, |(_, size)| size / n_parts)
+        self.sizes(&self.input.plan.windows)
+            .into_iter()
+            .find(|(target, _)| *target == self.target)
+            .map_or(0, |(_, size)| size / n_parts)
     }
 
-    /// Refuses a file that does not fit on its disk. `kept`: the bytes that it has of an earlier run, which
+    /// Refuses a file that does not fit on its disk. `bytes_kept`: those that it has of an earlier run, which
     /// began it.
     ///
     /// # Errors
     /// The sizes, and what would fit.
-    pub fn check_room(&self, output: &PartialFile, kept: u64) -> Result<()> {
-        let size = self.most_bytes().saturating_sub(kept);
+    pub fn check_room(&self, output: &PartialFile, bytes_kept: u64) -> Result<()> {
+        let size = self.max_bytes().saturating_sub(bytes_kept);
         check_free_space(output.path(), &self.settings.output, size, |free| {
-            if kept > 0 {
+            if bytes_kept > 0 {
                 return "make room there".to_owned();
             }
-            let mut ways = Vec::from_iter(self.encoding_that_fits(free));
-            ways.extend(self.rows_that_fit(free).map(|n| format!("-n {n}")));
-            ways.push("another disk".to_owned());
-            format!("use {}", ways.join(", or "))
+            let mut remedies = Vec::from_iter(self.encoding_that_fits(free));
+            remedies.extend(self.rows_that_fit(free).map(|n| format!("-n {n}")));
+            remedies.push("another disk".to_owned());
+            format!("use {}", remedies.join(", or "))
         })
     }
 
     /// The flag for an encoding in which the file fits into `free` bytes, and its size.
     fn encoding_that_fits(&self, free: u64) -> Option<String> {
-        let sizes = self.sizes(&self.input.plan.windows).into_iter();
         // Hidden states, the last of them, are exact.
-        let mut fitting = sizes.rev().filter(|(_, size)| *size <= free);
-        let (target, size) = fitting.find(|(target, _)| *target != self.target)?;
+        let (target, size) = self
+            .sizes(&self.input.plan.windows)
+            .into_iter()
+            .rev()
+            .find(|(target, size)| *size <= free && *target != self.target)?;
         Some(format!(
             "--encoding {} ({})",
             target.encoding(),

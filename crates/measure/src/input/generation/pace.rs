@@ -33,8 +33,8 @@ impl Work {
 
     /// The time that as much as this takes; `None` before any was done.
     fn time_of(&self, amount: u64) -> Option<Duration> {
-        let each = self.time.as_secs_f64() / self.amount as f64;
-        Duration::try_from_secs_f64(each * amount as f64).ok()
+        let time_of_one = self.time.as_secs_f64() / self.amount as f64;
+        Duration::try_from_secs_f64(time_of_one * amount as f64).ok()
     }
 }
 
@@ -50,13 +50,14 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// What conversations have left, with answers of at most `most` tokens in windows of `n_ctx`.
-    pub(super) fn new(dialogues: &[Dialogue], most: u64, n_ctx: u64) -> Self {
+    /// What conversations have left, with answers of at most `max_tokens` tokens in windows of `n_ctx`.
+    pub(super) fn new(dialogues: &[Dialogue], max_tokens: u64, n_ctx: u64) -> Self {
         let mut waiting = Self::default();
-        for of in dialogues {
-            let (first, later) = (of.tokens.len() as u64, of.n_left.saturating_sub(1));
-            waiting.prompt_tokens += first + u64::from(later) * n_ctx;
-            let tokens = u64::from(of.n_left) * most;
+        for dialogue in dialogues {
+            let first_prompt_tokens = dialogue.tokens.len() as u64;
+            let n_later_prompts = u64::from(dialogue.n_left.saturating_sub(1));
+            waiting.prompt_tokens += first_prompt_tokens + n_later_prompts * n_ctx;
+            let tokens = u64::from(dialogue.n_left) * max_tokens;
             waiting.tokens += tokens;
             waiting.longest = waiting.longest.max(tokens);
         }
@@ -64,10 +65,10 @@ impl Waiting {
     }
 
     /// Leaves out a conversation that begins.
-    pub(super) fn begin(&mut self, of: &Dialogue, most: u64, n_ctx: u64) {
-        let one = Self::new(std::slice::from_ref(of), most, n_ctx);
-        self.prompt_tokens = self.prompt_tokens.saturating_sub(one.prompt_tokens);
-        self.tokens = self.tokens.saturating_sub(one.tokens);
+    pub(super) fn begin(&mut self, dialogue: &Dialogue, max_tokens: u64, n_ctx: u64) {
+        let begun = Self::new(std::slice::from_ref(dialogue), max_tokens, n_ctx);
+        self.prompt_tokens = self.prompt_tokens.saturating_sub(begun.prompt_tokens);
+        self.tokens = self.tokens.saturating_sub(begun.tokens);
     }
 }
 
@@ -124,36 +125,34 @@ impl Pace {
     ) {
         self.calls.add(1, time);
         self.n_tokens += n_chosen as u64;
-        let (mut longest, mut all, mut prompt_tokens) = (0, 0, 0);
-        for (tokens, of_prompts) in open {
+        let (mut longest, mut open_tokens, mut open_prompt_tokens) = (0, 0, 0);
+        for (tokens, prompt_tokens) in open {
             longest = longest.max(tokens);
-            all += tokens;
-            prompt_tokens += of_prompts;
+            open_tokens += tokens;
+            open_prompt_tokens += prompt_tokens;
         }
-        let Waiting {
-            prompt_tokens: waiting_prompts,
-            tokens: waiting,
-            longest: waiting_longest,
-        } = self.waiting;
-        self.prompt_tokens_left = prompt_tokens + waiting_prompts;
-        self.calls_left = Some(if waiting == 0 {
+        let waiting = self.waiting;
+        self.prompt_tokens_left = open_prompt_tokens + waiting.prompt_tokens;
+        self.calls_left = Some(if waiting.tokens == 0 {
             longest
         } else {
             // No schedule that keeps all sequences busy takes longer than this (Graham 1966).
-            let longest = longest.max(waiting_longest);
-            (all + waiting).div_ceil(n_seq.max(1)) + longest
+            let longest = longest.max(waiting.longest);
+            (open_tokens + waiting.tokens).div_ceil(n_seq.max(1)) + longest
         });
     }
 
     /// The state now.
     pub(super) fn generated(&self) -> Generated {
-        let in_prompts = self.prompts.time_of(self.prompt_tokens_left);
-        let in_calls = self.calls_left.and_then(|n| self.calls.time_of(n));
+        let prompt_time = self.prompts.time_of(self.prompt_tokens_left);
+        let call_time = self.calls_left.and_then(|n| self.calls.time_of(n));
         Generated {
             n_answers: self.n_answers,
             n_tokens: self.n_tokens,
             time: self.started.elapsed(),
-            most_left: in_prompts.zip(in_calls).map(|(one, other)| one + other),
+            most_left: prompt_time
+                .zip(call_time)
+                .map(|(prompts, calls)| prompts + calls),
         }
     }
 }

@@ -204,25 +204,25 @@ pub struct LastMarker {
 
 /// The last known marker of reasoning in a text; the longest of those that begin at the same byte.
 pub fn last_marker(text: &str) -> Option<LastMarker> {
-    let markers = REASONING.iter().filter_map(|known| {
+    let last_of_each_kind = REASONING.iter().filter_map(|known| {
         let Markers { open, close } = &known.markers;
         let close = close.as_deref()?;
-        let found =
-            [(&**open, true), (close, false)]
-                .into_iter()
-                .filter_map(|(marker, is_open)| {
-                    let at = text.rfind(marker)?;
-                    let last = LastMarker {
-                        is_open,
-                        open,
-                        close,
-                    };
-                    Some(((at, marker.len()), last))
-                });
-        found.max_by_key(|(order, _)| *order)
+        [(&**open, true), (close, false)]
+            .into_iter()
+            .filter_map(|(marker, is_open)| {
+                let start = text.rfind(marker)?;
+                let last = LastMarker {
+                    is_open,
+                    open,
+                    close,
+                };
+                Some(((start, marker.len()), last))
+            })
+            .max_by_key(|(start_and_length, _)| *start_and_length)
     });
-    let last = markers.max_by_key(|(order, _)| *order);
-    last.map(|(_, marker)| marker)
+    last_of_each_kind
+        .max_by_key(|(start_and_length, _)| *start_and_length)
+        .map(|(_, marker)| marker)
 }
 
 /// The reasoning with which a text begins, without its markers; `None` if it is not closed.
@@ -238,7 +238,8 @@ pub fn reasoning_of(text: &str) -> Option<&str> {
 /// The end of a text from an opening marker of reasoning on, if only blanks follow that.
 pub fn opening_at_end(text: &str) -> Option<&str> {
     let trimmed = text.trim_end();
-    let mut openings = REASONING.iter().map(|known| &*known.markers.open);
-    let start = openings.find_map(|open| trimmed.strip_suffix(open))?;
-    text.get(start.len()..)
+    let before = REASONING
+        .iter()
+        .find_map(|known| trimmed.strip_suffix(&*known.markers.open))?;
+    text.get(before.len()..)
 }

@@ -21,14 +21,16 @@ impl OfferedTools {
     /// Reads the variable `tools` of a prompt: functions as OpenAI's API has them,
     /// `{"type": "function", "function": {"name": ...}}`, or by themselves.
     pub fn of(variables: &Variables) -> Self {
-        let json = variables.iter().find(|(name, _)| *name == "tools");
-        let tools: Option<Vec<Value>> = json.and_then(|(_, json)| serde_json::from_str(json).ok());
-        let tools = tools.unwrap_or_default();
-        let names = tools.iter().filter_map(|tool| {
-            let of = tool.get("function").unwrap_or(tool);
-            Some(of.get("name")?.as_str()?.to_owned())
-        });
-        Self(names.collect())
+        let tools: Vec<Value> = variables
+            .iter()
+            .find(|(name, _)| *name == "tools")
+            .and_then(|(_, json)| serde_json::from_str(json).ok())
+            .unwrap_or_default();
+        let name = |tool: &Value| {
+            let function = tool.get("function").unwrap_or(tool);
+            Some(function.get("name")?.as_str()?.to_owned())
+        };
+        Self(tools.iter().filter_map(name).collect())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -47,12 +49,14 @@ impl OfferedTools {
             return None;
         }
         let marker = marker(text);
-        let (mut rest, mut end) = (text, None);
-        while let Some(after) = self.after_json_call(rest, marker) {
+        let (mut next_call, mut end) = (text, None);
+        while let Some(after) = self.after_json_call(next_call, marker) {
             end = Some(text.len() - after.len());
-            let is_between = |byte: &&u8| byte.is_ascii_whitespace() || b",;".contains(byte);
-            let n_between = after.iter().take_while(is_between).count();
-            rest = after.get(n_between..).unwrap_or_default();
+            let n_between = after
+                .iter()
+                .take_while(|byte| byte.is_ascii_whitespace() || b",;".contains(byte))
+                .count();
+            next_call = after.get(n_between..).unwrap_or_default();
         }
         end
     }
@@ -62,11 +66,11 @@ impl OfferedTools {
     fn after_json_call<'t>(&self, text: &'t [u8], marker: &[u8]) -> Option<&'t [u8]> {
         let json = text.strip_prefix(marker)?;
         let after = json.get(self.json_call(json)?..)?;
-        let closing = marker.strip_prefix(b"<").and_then(|name| {
-            let rest = after.trim_ascii_start().strip_prefix(b"</")?;
-            rest.strip_prefix(name)
+        let after_closing = marker.strip_prefix(b"<").and_then(|name| {
+            let closing_name = after.trim_ascii_start().strip_prefix(b"</")?;
+            closing_name.strip_prefix(name)
         });
-        Some(closing.unwrap_or(after))
+        Some(after_closing.unwrap_or(after))
     }
 
     /// The bytes of a call in JSON with which a text begins, blanks before it included.
@@ -86,14 +90,16 @@ impl OfferedTools {
     /// True for an object with a tool's name and its arguments, and for a list of such objects.
     fn is_call(&self, value: &Value) -> bool {
         if let Some(list) = value.as_array() {
-            return !list.is_empty() && list.iter().all(|each| self.is_call(each));
+            return !list.is_empty() && list.iter().all(|item| self.is_call(item));
         }
-        let of = value.get("function").filter(|of| of.is_object());
-        let of = of.unwrap_or(value);
-        let name = of.get("name").and_then(Value::as_str);
+        let function = value
+            .get("function")
+            .filter(|function| function.is_object())
+            .unwrap_or(value);
+        let name = function.get("name").and_then(Value::as_str);
         let has_arguments = ["arguments", "parameters"]
             .iter()
-            .any(|key| of.get(key).is_some());
+            .any(|key| function.get(key).is_some());
         has_arguments && name.is_some_and(|name| self.has(name))
     }
 
@@ -108,8 +114,8 @@ impl OfferedTools {
         if !matches!(keys.next(), Some(Ok(key)) if key == "name") {
             return false;
         }
-        let rest = text.get(keys.byte_offset()..).unwrap_or_default();
-        let value = rest.trim_ascii_start().strip_prefix(b":");
+        let after_key = text.get(keys.byte_offset()..).unwrap_or_default();
+        let value = after_key.trim_ascii_start().strip_prefix(b":");
         let name = value.and_then(|value| {
             let mut value = Deserializer::from_slice(value);
             String::deserialize(&mut value).ok()
@@ -132,9 +138,10 @@ impl OfferedTools {
         if !self.has(name.trim_end()) {
             return None;
         }
-        let mut places = call.windows(MESSAGE.len());
-        let next = places.position(|bytes| bytes == MESSAGE);
-        Some(length + next.unwrap_or(call.len()))
+        let next_message = call
+            .windows(MESSAGE.len())
+            .position(|bytes| bytes == MESSAGE);
+        Some(length + next_message.unwrap_or(call.len()))
     }
 }
 
@@ -143,9 +150,11 @@ fn marker(text: &[u8]) -> &[u8] {
     if !text.starts_with(b"<") {
         return b"";
     }
-    let within = text.iter().take(MARKER_BYTES);
-    let length = within.take_while(|byte| **byte != b'>' && !byte.is_ascii_whitespace());
-    let end = length.count();
+    let end = text
+        .iter()
+        .take(MARKER_BYTES)
+        .take_while(|byte| **byte != b'>' && !byte.is_ascii_whitespace())
+        .count();
     match text.get(end) {
         Some(b'>') => text.get(..=end).unwrap_or_default(),
         _ => b"",

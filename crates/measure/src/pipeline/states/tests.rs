@@ -136,19 +136,24 @@ impl Head for RoundsMany {
 fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
     let mut head = RoundsMany(Vec::new());
     let (f16, f32) = (Float::F16, Float::F32);
-    let mut left = |sizes: &[usize]| {
+    let mut types_left = |sizes: &[usize]| {
         let types = [f16, Float::Bf16, f32];
-        let mut left = types.map(|of| (of, RowError::default())).to_vec();
+        let mut types_left = types
+            .map(|state_type| (state_type, RowError::default()))
+            .to_vec();
         let sizes: BTreeSet<usize> = sizes.iter().copied().collect();
         let states = &[0.1, 0.2, 0.3];
-        try_sizes(&mut head, &mut left, &sizes, 1, states).unwrap();
-        left.iter().map(|left| left.0).collect::<Vec<_>>()
+        drop_changed_types(&mut head, &mut types_left, &sizes, 1, states).unwrap();
+        types_left
+            .iter()
+            .map(|(state_type, _)| *state_type)
+            .collect::<Vec<_>>()
     };
     // bf16 has fewer digits than f16: it always shows.
-    assert_eq!(left(&[2, 3]), [f16, f32]);
-    assert_eq!(left(&[1]), [f32]);
+    assert_eq!(types_left(&[2, 3]), [f16, f32]);
+    assert_eq!(types_left(&[1]), [f32]);
     // There are not so many states to try.
-    assert_eq!(left(&[4]).len(), 3);
+    assert_eq!(types_left(&[4]).len(), 3);
 }
 
 #[test]

@@ -60,10 +60,10 @@ fn blocks_are_read_side_by_side_and_come_in_order() {
     let head = |states: &_, section: &mut dyn std::io::Read| engine.load_head(states, section, 1);
     let rows = ReferenceRows::open(reference, head).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
-    let of_row = |i: usize, row: Row<'_>| (i, row.get(0));
+    let row_value = |i: usize, row: Row<'_>| (i, row.get(0));
     let made = pool.unwrap().install(|| {
         let mut window = rows.next_window().unwrap().unwrap();
-        window.map(2, of_row)
+        window.map(2, row_value)
     });
     assert_eq!(made.unwrap(), [(0, 0.0), (1, 1.0)]);
 }

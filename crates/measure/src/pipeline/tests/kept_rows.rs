@@ -31,7 +31,7 @@ fn kept_rows_are_those_of_the_model_and_of_its_file() {
     assert!(control.all(|kld| *kld == 0.0));
 
     let file = native(&plan, 7, 3);
-    let rows = open(&file).at(vec![4, 2]);
+    let rows = open(&file).with_order(vec![4, 2]);
     let windows = [4, 2].map(|i: usize| plan.windows[i].clone()).to_vec();
     let file = Sources::ready(FileRows::new(&rows, HashMap::new()));
     let (of_file, _) = KeptRows::keep(file, windows, |_| Ok(())).unwrap();

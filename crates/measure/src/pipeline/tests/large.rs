@@ -37,7 +37,7 @@ fn the_last_rows_of_a_large_window_are_those_of_their_positions() {
     const { assert!(N_ROWS * ROW_BYTES > (1 << 32) - (1 << 20) && N_CTX * N_VOCAB > 1 << 31) };
     let reference = Reference::open(&path).unwrap();
     assert_eq!(to_share(&reference, None), Some((2, 2 * N_ROWS)));
-    let rows = open(&path).at(vec![1]);
+    let rows = open(&path).with_order(vec![1]);
     let mut window = rows.next_window().unwrap().unwrap();
     assert_eq!(window.spec.tokens.len() as u64, N_CTX);
     window.rows.skip(N_ROWS as usize - 2);

@@ -173,7 +173,7 @@ fn the_models_own_rows_are_checked_when_a_reference_is_opened() {
             error,
             ..Counting::default()
         };
-        with_head(folder, head).map(|rows| rows.here.clone().unwrap())
+        with_head(folder, head).map(|rows| rows.rows_here.clone().unwrap())
     };
     let exact = here(0.0).unwrap();
     assert!(exact.device == "FAKE1" && exact.shares_model_head);
@@ -201,7 +201,7 @@ fn a_window_that_is_asked_for_in_part_is_that_of_its_products() {
         ..plan.windows[2].clone()
     };
     let logits = |rows: ReferenceRows<'_>| {
-        let rows = rows.at(vec![2]);
+        let rows = rows.with_order(vec![2]);
         let mut all = Vec::new();
         let sink = &mut |_: usize, rows: &[&[f32]]| {
             all.extend(rows.concat());

@@ -16,17 +16,17 @@ const ADVICE: &str = "name another file with --sidecar, or overwrite it with --f
 
 /// A sidecar that is there already.
 #[derive(Debug, Clone)]
-pub struct HeldSidecar {
+pub struct ExistingSidecar {
     pub path: PathBuf,
     pub header: SidecarHeader,
 }
 
-impl HeldSidecar {
+impl ExistingSidecar {
     /// Reads the header of the sidecar at `path`; `None` if there is none.
     ///
     /// # Errors
     /// A sidecar whose header is damaged: what it holds is unknown.
-    pub fn at(path: &Path) -> Result<Option<Self>> {
+    pub fn read(path: &Path) -> Result<Option<Self>> {
         if Found::look(path) != Found::Sidecar {
             return Ok(None);
         }
@@ -50,23 +50,26 @@ impl HeldSidecar {
     /// the versions of `kl` and of the sidecar, and the number of threads, which does not change a bit.
     /// `is_ahead`: before the run is planned, when what `header` does not hold is not known yet.
     pub fn check(&self, header: &SidecarHeader, is_ahead: bool) -> Result<()> {
-        let mut here = RunKey::from(header);
+        let mut this_run = RunKey::from(header);
         if is_ahead {
-            here.forget_unplanned();
+            this_run.forget_unplanned();
             // A part's header counts the records of the whole; with a reference that a model computes, or evaluated
             // rows that are stored, it counts none.
             let counts_records = header.reference.fingerprint.is_some() && !header.stored;
             if header.shard.is_some() || !counts_records {
-                here.windows.n_rows = None;
+                this_run.windows.n_rows = None;
             }
         }
-        let mut differences = here.diff(&RunKey::from(&self.header)).into_iter();
-        let is_other = |of: &Difference| {
-            let is_of_set_up = matches!(of.what, Aspect::SetUp(_));
-            let changes_rows = is_of_set_up || of.effect == Effect::Numbers;
-            changes_rows && of.what != Aspect::SetUp(Setting::Threads)
+        let makes_another = |difference: &Difference| {
+            let is_of_set_up = matches!(difference.what, Aspect::SetUp(_));
+            let changes_rows = is_of_set_up || difference.effect == Effect::Numbers;
+            changes_rows && difference.what != Aspect::SetUp(Setting::Threads)
         };
-        let Some(difference) = differences.find(is_other) else {
+        let Some(difference) = this_run
+            .diff(&RunKey::from(&self.header))
+            .into_iter()
+            .find(makes_another)
+        else {
             return Ok(());
         };
         let model = self
@@ -75,7 +78,7 @@ impl HeldSidecar {
             .as_ref()
             .and_then(ModelIdentity::shown_name);
         let reference = self.header.reference.file_name.as_deref();
-        let [model, reference] = [model, reference].map(|of| printable(of.unwrap_or("a file")));
+        let [model, reference] = [model, reference].map(|name| printable(name.unwrap_or("a file")));
         self.refuse(format!(
             "holds another evaluation, of {model} against {reference} ({difference})"
         ))
@@ -93,21 +96,25 @@ impl HeldSidecar {
         if until.replay(&records) == n && (until.is_reached() || is_all || !knows_end) {
             return Ok(());
         }
-        let held = count_of(n as u64, "token");
+        let tokens = count_of(n as u64, "token");
         self.refuse(format!(
-            "holds {held}, where --until stopped with another --confidence or --cluster"
+            "holds {tokens}, where --until stopped with another --confidence or --cluster"
         ))
     }
 
     /// Refuses values other than its own. Files of rows have no identity by which to tell them
     /// apart.
     pub fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
-        let Ok(held) = self.read_all() else {
+        let Ok(own_records) = self.read_all() else {
             // A damaged one may be replaced.
             return Ok(());
         };
         let values = |record: &TokenRecord| (record.window, record.position, record.kld.to_bits());
-        if held.iter().map(values).eq(records.iter().map(values)) {
+        if own_records
+            .iter()
+            .map(values)
+            .eq(records.iter().map(values))
+        {
             return Ok(());
         }
         self.refuse("holds other values")
@@ -125,7 +132,7 @@ impl HeldSidecar {
     }
 
     /// Fails with the reason why this file is not replaced.
-    fn refuse(&self, why: impl Display) -> Result<()> {
-        bail!("{}: {why}: {ADVICE}", self.path.display())
+    fn refuse(&self, reason: impl Display) -> Result<()> {
+        bail!("{}: {reason}: {ADVICE}", self.path.display())
     }
 }
