@@ -75,13 +75,13 @@ impl Curve {
 
     /// The KLD of a mixture whose tensors' KLDs have this sum.
     pub fn whole(&self, sum: f64) -> f64 {
-        let whole = self.along(sum, |of| of.sum.value, |of| of.together.value);
+        let whole = self.along(sum, |whole| whole.sum.value, |whole| whole.together.value);
         if sum > 0.0 { whole } else { 0.0 }
     }
 
     /// The sum of the KLDs of a mixture's tensors, whose KLD is this.
     pub fn sum(&self, whole: f64) -> f64 {
-        self.along(whole, |of| of.together.value, |of| of.sum.value)
+        self.along(whole, |whole| whole.together.value, |whole| whole.sum.value)
     }
 
     /// The `y` at this `x`.
@@ -97,7 +97,7 @@ impl Curve {
 
     /// The points below and above this `x`.
     fn around(&self, at: f64, x: fn(&Whole) -> f64) -> (Option<&Whole>, Option<&Whole>) {
-        let n_below = self.0.partition_point(|of| x(of) <= at);
+        let n_below = self.0.partition_point(|whole| x(whole) <= at);
         let (below, above) = self.0.split_at(n_below);
         (below.last(), above.first())
     }
@@ -108,7 +108,7 @@ impl Curve {
             return Combination::default();
         }
         // The slope of the straight line, and the points that it is through, with their weights.
-        let (slope, ends) = match self.around(sum.value, |of| of.sum.value) {
+        let (slope, ends) = match self.around(sum.value, |whole| whole.sum.value) {
             (Some(below), Some(above)) => {
                 let width = above.sum.value - below.sum.value;
                 let part = (sum.value - below.sum.value) / width;
@@ -123,9 +123,9 @@ impl Curve {
             (None, None) => return sum.times(1.0).doubted(Doubt::Additivity, DOUBT_WITHOUT),
         };
         let mut predicted = sum.times(slope);
-        for (of, weight) in ends {
-            predicted.add(&of.together, weight);
-            predicted.add(&of.sum, -slope * weight);
+        for (end, weight) in ends {
+            predicted.add(&end.together, weight);
+            predicted.add(&end.sum, -slope * weight);
         }
         predicted.doubted(Doubt::Additivity, DOUBT)
     }

@@ -96,11 +96,11 @@ impl CellMean {
 /// the harmonic mean of the moderated variances.
 fn pooled(means: &[CellMean]) -> Option<f64> {
     let known = || means.iter().filter(|mean| mean.variance.is_some());
-    let degrees: f64 = known().map(|of| of.degrees).sum();
-    let sum = known().map(|of| of.degrees * of.variance.unwrap_or(0.0));
+    let degrees: f64 = known().map(|mean| mean.degrees).sum();
+    let sum = known().map(|mean| mean.degrees * mean.variance.unwrap_or(0.0));
     let mut pooled = (degrees > 0.0).then(|| sum.sum::<f64>() / degrees)?;
     for _ in 0..ROUNDS {
-        let inverses = known().map(|of| of.moderated(pooled).recip());
+        let inverses = known().map(|mean| mean.moderated(pooled).recip());
         pooled = known().count() as f64 / inverses.sum::<f64>();
     }
     Some(pooled)
@@ -121,13 +121,13 @@ pub fn mean_of(cell: &Cell, n_windows: usize) -> Option<f64> {
 }
 
 /// The cell with the most tensors of those that hold a cell's at the same types, over more windows.
-fn whole_of(of: &Cell, cells: &[Cell]) -> Option<usize> {
+fn whole_of(part: &Cell, cells: &[Cell]) -> Option<usize> {
     let holds = |(_, cell): &(usize, &Cell)| {
         let is_in = |(name, kind)| cell.exchanged.get(name) == Some(kind);
-        cell.exchanged.len() > of.exchanged.len().max(1)
-            && cell.klds.len() > of.klds.len()
-            && !of.exchanged.is_empty()
-            && of.exchanged.iter().all(is_in)
+        cell.exchanged.len() > part.exchanged.len().max(1)
+            && cell.klds.len() > part.klds.len()
+            && !part.exchanged.is_empty()
+            && part.exchanged.iter().all(is_in)
     };
     let wholes = cells.iter().enumerate().filter(holds);
     let extent = |(_, cell): &(usize, &Cell)| (cell.exchanged.len(), cell.klds.len());
@@ -172,8 +172,8 @@ impl Combination {
     /// Adds `factor` times another.
     pub fn add(&mut self, other: &Self, factor: f64) {
         self.value += factor * other.value;
-        for (doubt, of) in &other.doubts {
-            *self.doubts.entry(*doubt).or_default() += factor * of;
+        for (doubt, nats) in &other.doubts {
+            *self.doubts.entry(*doubt).or_default() += factor * nats;
         }
     }
 

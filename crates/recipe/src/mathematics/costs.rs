@@ -125,10 +125,19 @@ impl<'m> Reader<'m> {
     /// # Errors
     /// A map in which nothing was measured.
     pub fn read(map: &'m SensitivityMap, means: &'m [CellMean]) -> Result<Self, String> {
-        let unmeasured: BTreeSet<&str> = map.header.unmeasured().map(|(of, _)| &*of.name).collect();
-        let is_known = |of: &&MapTensor| of.is_quantizable && !unmeasured.contains(&*of.name);
+        let unmeasured: BTreeSet<&str> = map
+            .header
+            .unmeasured()
+            .map(|(tensor, _)| &*tensor.name)
+            .collect();
+        let is_known =
+            |tensor: &&MapTensor| tensor.is_quantizable && !unmeasured.contains(&*tensor.name);
         let quantizable = map.header.tensors.iter().filter(is_known);
-        let index: BTreeMap<_, _> = quantizable.clone().map(|of| &*of.name).zip(0..).collect();
+        let index: BTreeMap<_, _> = quantizable
+            .clone()
+            .map(|tensor| &*tensor.name)
+            .zip(0..)
+            .collect();
         let tensors = quantizable.map(|tensor| {
             let (role, layer) = role_and_layer(&tensor.name);
             let errors = map.errors.get(&tensor.name).cloned().unwrap_or_default();
@@ -154,8 +163,10 @@ impl<'m> Reader<'m> {
         let rounding = this.rounding();
         for known in &mut this.tensors {
             for (kind, error) in &mut known.errors {
-                let of = (known.role.clone(), kind.block);
-                *error += rounding.get(&of).map_or(0.0, |(_, rounding)| *rounding);
+                let role_and_block = (known.role.clone(), kind.block);
+                *error += rounding
+                    .get(&role_and_block)
+                    .map_or(0.0, |(_, rounding)| *rounding);
             }
         }
         Ok(this)
@@ -164,9 +175,11 @@ impl<'m> Reader<'m> {
     /// Finds the cells of tensors that were measured alone. A tensor's source is the one at the type at which the
     /// map measures it.
     fn find_singles(&mut self) {
-        for (cell, of) in self.map.cells.iter().enumerate() {
-            if let (1, Some((name, kind))) = (of.exchanged.len(), of.exchanged.first_key_value())
-                && let Some(&tensor) = self.index.get(&**name)
+        for (cell, measured) in self.map.cells.iter().enumerate() {
+            if let (1, Some((name, kind))) = (
+                measured.exchanged.len(),
+                measured.exchanged.first_key_value(),
+            ) && let Some(&tensor) = self.index.get(&**name)
                 && self.means[cell].has_tokens
             {
                 self.tensors[tensor].singles.insert(*kind, cell);
@@ -255,9 +268,9 @@ impl<'m> Reader<'m> {
     /// Gives tensors with weight errors but without a source the source of the median tensor of their role,
     /// or of all tensors where the role has none; and those whose KLD was lost a part of it.
     fn fill_in(&mut self) -> Result<(), String> {
-        let with_source = self.tensors.iter().filter_map(|of| {
-            let (kld, error) = of.known().filter(|(kld, _)| kld.value > 0.0)?;
-            Some((of.role.clone(), kld.clone(), error))
+        let with_source = self.tensors.iter().filter_map(|tensor| {
+            let (kld, error) = tensor.known().filter(|(kld, _)| kld.value > 0.0)?;
+            Some((tensor.role.clone(), kld.clone(), error))
         });
         let mut known: Vec<_> = with_source.collect();
         known.sort_by(|(_, a, a_error), (_, b, b_error)| {
@@ -278,7 +291,7 @@ impl<'m> Reader<'m> {
                 None if tensor.error(usual).is_some() => (1.0, Some(usual)),
                 None => (1.0, tensor.errors.keys().next().copied()),
             };
-            let is_of_role = |of: &&(String, Combination, f64)| of.0 == tensor.role;
+            let is_of_role = |role_kld: &&(String, Combination, f64)| role_kld.0 == tensor.role;
             let of_role: Vec<_> = known.iter().filter(is_of_role).collect();
             let (_, like, of_like) = of_role.get(of_role.len() / 2).unwrap_or(&of_all);
             tensor.source = kind.and_then(|kind| {
@@ -337,7 +350,10 @@ impl<'m> Reader<'m> {
         let (mut checks, mut squares) = (Vec::new(), Vec::new());
         for known in &self.tensors {
             for (&kind, &cell) in &known.singles {
-                let is_source = known.source.as_ref().is_some_and(|(of, _)| *of == kind);
+                let is_source = known
+                    .source
+                    .as_ref()
+                    .is_some_and(|(source_kind, _)| *source_kind == kind);
                 let Some(predicted) = known.follows(kind).filter(|_| !is_source) else {
                     continue;
                 };
@@ -375,11 +391,12 @@ impl<'m> Reader<'m> {
             let is_alone = known.own_cell().is_some();
             let above_0 = cells.iter().filter(|(_, kld)| is_alone && kld.value > 0.0);
             let possible = above_0.chain(&known.source);
-            let with_errors = possible.filter_map(|of| Some((known.error_above_0(of.0)?, of)));
+            let with_errors =
+                possible.filter_map(|source| Some((known.error_above_0(source.0)?, source)));
             let sources: Vec<(f64, &(GgmlType, Combination))> = with_errors.collect();
             let mut klds = BTreeMap::new();
             for (&kind, error) in &known.errors {
-                let distance = |of: f64| (error / of).ln().abs();
+                let distance = |source_error: f64| (error / source_error).ln().abs();
                 let by_distance = sources
                     .iter()
                     .min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)));

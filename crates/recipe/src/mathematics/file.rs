@@ -48,7 +48,7 @@ pub fn flags(mixture: &Mixture, types: &str) -> Vec<String> {
     // the file counts.
     let of_layers = kind("per_layer_token_embd.weight");
     let of_tokens = kind("token_embd.weight");
-    let embedding = of_tokens.filter(|of| of_layers.is_none_or(|kind| kind == *of));
+    let embedding = of_tokens.filter(|token_kind| of_layers.is_none_or(|kind| kind == *token_kind));
     let mut flags = vec!["--tensor-type-file".to_owned(), types.to_owned()];
     for (flag, kind) in [
         ("--output-tensor-type", kind("output.weight")),

@@ -153,14 +153,16 @@ impl Recipe {
     /// A type for each tensor that can be measured.
     pub fn mixture(&self) -> Mixture {
         let tensors = self.tensors.iter();
-        tensors.map(|of| (of.name.clone(), of.kind)).collect()
+        tensors
+            .map(|tensor| (tensor.name.clone(), tensor.kind))
+            .collect()
     }
 
     /// A type for each tensor that the quantizer may change.
     pub fn mixture_of_file(&self) -> Mixture {
         let mut mixture = self.mixture();
         let unmeasured = self.unmeasured.iter();
-        mixture.extend(unmeasured.map(|of| (of.name.clone(), of.kind)));
+        mixture.extend(unmeasured.map(|tensor| (tensor.name.clone(), tensor.kind)));
         mixture
     }
 }

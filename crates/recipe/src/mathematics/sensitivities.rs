@@ -68,18 +68,23 @@ impl Sensitivities {
         let header = &map.header;
         let data = |tensor: &MapTensor| tensor.kind.bytes(tensor.n_params()).unwrap_or(0);
         let pad = |bytes: u64| bytes.next_multiple_of(header.alignment.max(1));
-        let fixed = || header.tensors.iter().filter(|of| !of.is_quantizable);
+        let fixed = || {
+            header
+                .tensors
+                .iter()
+                .filter(|tensor| !tensor.is_quantizable)
+        };
         let of_each = header.unmeasured();
         let unmeasured: Vec<_> = of_each
-            .map(|(of, why)| UnmeasuredTensor::new(of, why, pad))
+            .map(|(tensor, why)| UnmeasuredTensor::new(tensor, why, pad))
             .collect();
         let unmeasured_bytes =
-            |of: fn(&UnmeasuredTensor) -> u64| unmeasured.iter().map(of).sum::<u64>();
-        let names = reader.tensors.iter().map(|of| of.tensor.name.clone());
+            |bytes: fn(&UnmeasuredTensor) -> u64| unmeasured.iter().map(bytes).sum::<u64>();
+        let names = reader.tensors.iter().map(|known| known.tensor.name.clone());
         let mut this = Self {
             fixed_bytes: header.metadata_bytes
                 + fixed().map(data).map(pad).sum::<u64>()
-                + unmeasured_bytes(|of| of.bytes),
+                + unmeasured_bytes(|tensor| tensor.bytes),
             fixed_tensor_bytes: fixed().map(data).sum::<u64>()
                 + unmeasured_bytes(UnmeasuredTensor::data_bytes),
             n_params: header.tensors.iter().map(MapTensor::n_params).sum(),
@@ -118,7 +123,11 @@ impl Sensitivities {
     ) -> Self {
         Self {
             n_params: tensors.iter().map(|tensor| tensor.n_params).sum(),
-            index: tensors.iter().map(|of| of.name.clone()).zip(0..).collect(),
+            index: tensors
+                .iter()
+                .map(|tensor| tensor.name.clone())
+                .zip(0..)
+                .collect(),
             klds: vec![BTreeMap::new(); tensors.len()],
             tensors,
             fixed_bytes,
@@ -190,8 +199,8 @@ impl Sensitivities {
         })
     }
 
-    fn estimate(&self, of: &Combination) -> Estimate {
-        of.estimate(&self.means, self.confidence)
+    fn estimate(&self, combination: &Combination) -> Estimate {
+        combination.estimate(&self.means, self.confidence)
     }
 
     fn combination(&self, mixture: &Mixture, selection: f64) -> Option<Combination> {
@@ -273,18 +282,18 @@ impl Sensitivities {
 
 /// The costs of a tensor at these types, and at its own.
 fn costs(
-    of: &Known<'_>,
+    known: &Known<'_>,
     types: &[GgmlType],
     pad: impl Fn(u64) -> u64,
     kld: impl Fn(GgmlType) -> Option<Estimate>,
 ) -> TensorCosts {
-    let (n_params, own) = (of.tensor.n_params(), of.tensor.kind);
+    let (n_params, own) = (known.tensor.n_params(), known.tensor.kind);
     let cost = |kind: GgmlType| {
         Some(Cost {
             kind,
             bytes: pad(kind.bytes(n_params)?),
             kld: kld(kind)?,
-            is_measured: kind == own || of.singles.contains_key(&kind),
+            is_measured: kind == own || known.singles.contains_key(&kind),
         })
     };
     let mut costs: Vec<Cost> = types.iter().filter_map(|kind| cost(*kind)).collect();
@@ -292,9 +301,9 @@ fn costs(
     costs.dedup_by_key(|cost| cost.kind);
     costs.extend(cost(own));
     TensorCosts {
-        name: of.tensor.name.clone(),
-        role: of.role.clone(),
-        layer: of.layer,
+        name: known.tensor.name.clone(),
+        role: known.role.clone(),
+        layer: known.layer,
         n_params,
         costs,
     }

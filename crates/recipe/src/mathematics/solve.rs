@@ -23,16 +23,21 @@ const ROUNDS: usize = 6;
 ///
 /// # Errors
 /// A goal that no mixture reaches: what can be reached.
-pub fn solve(of: &Sensitivities, goal: Goal, types: &[GgmlType]) -> Result<Recipe, String> {
-    let choices = Choices::at_types(of, types);
+pub fn solve(
+    sensitivities: &Sensitivities,
+    goal: Goal,
+    types: &[GgmlType],
+) -> Result<Recipe, String> {
+    let choices = Choices::at_types(sensitivities, types);
     let (found, what) = match goal {
         Goal::Size(bytes) => {
-            let budget = bytes as f64 - of.fixed_bytes as f64;
+            let budget = bytes as f64 - sensitivities.fixed_bytes as f64;
             let found = choices.within(budget, |_, cost| cost.bytes);
             (found, format!("{bytes} bytes"))
         }
         Goal::Bpw(bits) => {
-            let budget = (bits * of.n_params as f64 / 8.0).floor() - of.fixed_tensor_bytes as f64;
+            let budget = (bits * sensitivities.n_params as f64 / 8.0).floor()
+                - sensitivities.fixed_tensor_bytes as f64;
             let found = choices.within(budget, |tensor, cost| tensor.data_bytes(cost.kind));
             (found, format!("{bits} bits a parameter"))
         }
@@ -43,26 +48,26 @@ pub fn solve(of: &Sensitivities, goal: Goal, types: &[GgmlType]) -> Result<Recip
         format!(
             "no mixture of these types has {what} or less: the smallest file has {} bytes, {:.3} bits \
              a parameter",
-            of.size_bytes(&smallest),
-            of.bpw(&smallest)
+            sensitivities.size_bytes(&smallest),
+            sensitivities.bpw(&smallest)
         )
     })
 }
 
 /// The types that each tensor may have in a recipe.
 struct Choices<'s> {
-    of: &'s Sensitivities,
+    sensitivities: &'s Sensitivities,
     tensors: Vec<(&'s TensorCosts, Vec<Cost>)>,
 }
 
 impl<'s> Choices<'s> {
     /// The costs at these types, or at all that the map has if there are none: for each tensor those that
     /// [`solve`] allows it, or its own type's if there is none.
-    fn at_types(of: &'s Sensitivities, types: &[GgmlType]) -> Self {
+    fn at_types(sensitivities: &'s Sensitivities, types: &[GgmlType]) -> Self {
         let with_costs = |tensor| (tensor, costs_at(tensor, types));
         Self {
-            of,
-            tensors: of.tensors.iter().map(with_costs).collect(),
+            sensitivities,
+            tensors: sensitivities.tensors.iter().map(with_costs).collect(),
         }
     }
 
@@ -95,8 +100,8 @@ impl<'s> Choices<'s> {
     /// The true sum of KLDs over the one that they were chosen by, for choices of each of these weights.
     fn selection(&self, classes: &[Vec<Item>], weights: &[f64]) -> Vec<f64> {
         let of_cost = |index: usize, cost: &Cost| -> Vec<(usize, f64)> {
-            match self.of.kld(index, cost.kind) {
-                Some(kld) if kld.value > 0.0 => kld.of_windows(&self.of.means).collect(),
+            match self.sensitivities.kld(index, cost.kind) {
+                Some(kld) if kld.value > 0.0 => kld.of_windows(&self.sensitivities.means).collect(),
                 _ => Vec::new(),
             }
         };
@@ -105,23 +110,23 @@ impl<'s> Choices<'s> {
             of_costs.collect()
         });
         let errors: Vec<Vec<_>> = of_tensors.collect();
-        selection(classes, &errors, self.of.means.len(), weights)
+        selection(classes, &errors, self.sensitivities.means.len(), weights)
     }
 
     /// The mixture with the lowest KLD whose tensors have at most `budget` bytes; `None` if none has.
     fn within(&self, budget: f64, bytes: impl Fn(&TensorCosts, &Cost) -> u64) -> Option<Recipe> {
         let classes = self.classes(|tensor, cost| (cost.kld.value, bytes(tensor, cost) as f64));
         let solution = minimise(&classes, budget)?;
-        let curve = &self.of.curve;
+        let curve = &self.sensitivities.curve;
         let gap = curve.whole(solution.cost) - curve.whole(solution.bound);
         let selection = self.selection(&classes, &[solution.weight])[0];
         let mixture = self.mixture(&solution.items);
-        Some(self.of.recipe(&mixture, selection, gap))
+        Some(self.sensitivities.recipe(&mixture, selection, gap))
     }
 
     /// The smallest file whose KLD is at most this, and of several the one with the lowest.
     fn smallest(&self, most: f64) -> Result<Recipe, String> {
-        let sum = self.of.curve.sum(most) * (1.0 + ROUNDING);
+        let sum = self.sensitivities.curve.sum(most) * (1.0 + ROUNDING);
         let classes = self.classes(|_, cost| (cost.bytes as f64, cost.kld.value));
         let (mut budget, mut smallest) = (sum, None::<Recipe>);
         for _ in 0..ROUNDS {
@@ -140,8 +145,8 @@ impl<'s> Choices<'s> {
         }
         smallest.ok_or_else(|| {
             let best = self.lightest(&classes);
-            let (size, bits) = (self.of.size_bytes(&best), self.of.bpw(&best));
-            let kld = self.of.predict(&best, 1.0).value;
+            let (size, bits) = (self.sensitivities.size_bytes(&best), self.sensitivities.bpw(&best));
+            let kld = self.sensitivities.predict(&best, 1.0).value;
             format!(
                 "no mixture of these types has a predicted KLD of {most} nats or less: the lowest is \
                  {kld:.3e}, at {size} bytes ({bits:.2} bits a parameter)"
@@ -179,13 +184,14 @@ fn costs_at(tensor: &TensorCosts, types: &[GgmlType]) -> Vec<Cost> {
 /// The mixtures of these types that none of their size beats, by rising bytes: those on the lower
 /// convex hull of KLD by size, from the smallest file to the one that moves least. Between two of
 /// them there are more, whose gain is less than in proportion.
-pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
-    let choices = Choices::at_types(of, types);
+pub fn frontier(sensitivities: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
+    let choices = Choices::at_types(sensitivities, types);
     let classes = choices.classes(|_, cost| (cost.kld.value, cost.bytes as f64));
     let path = Path::on_hulls(&classes);
     let mut items = path.lightest;
     let point = |items: &[usize]| {
-        let (mut size_bytes, mut tensor_bytes) = (of.fixed_bytes, of.fixed_tensor_bytes);
+        let (mut size_bytes, mut tensor_bytes) =
+            (sensitivities.fixed_bytes, sensitivities.fixed_tensor_bytes);
         let mut kld = 0.0;
         for (tensor, cost) in choices.chosen(items) {
             size_bytes += cost.bytes;
@@ -194,7 +200,7 @@ pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
         }
         FrontierPoint {
             size_bytes,
-            bpw: of.bits(tensor_bytes),
+            bpw: sensitivities.bits(tensor_bytes),
             kld,
         }
     };
@@ -205,12 +211,12 @@ pub fn frontier(of: &Sensitivities, types: &[GgmlType]) -> Vec<FrontierPoint> {
     }
     let weights = points
         .iter()
-        .map(|at| (at.size_bytes - of.fixed_bytes) as f64);
+        .map(|at| (at.size_bytes - sensitivities.fixed_bytes) as f64);
     let selection = choices.selection(&classes, &Vec::from_iter(weights));
     let mut least = f64::INFINITY;
     for (point, selection) in points.iter_mut().zip(selection) {
         // What is drawn at random makes no larger file worse.
-        point.kld = of.curve.whole(point.kld * selection).min(least);
+        point.kld = sensitivities.curve.whole(point.kld * selection).min(least);
         least = point.kld;
     }
     points
@@ -231,7 +237,7 @@ pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
     let fall = |from: &FrontierPoint, to: &FrontierPoint| {
         ((LITTLE_KLD + from.kld) / (LITTLE_KLD + to.kld)).ln()
     };
-    let part = |step: f64, of: f64| if of > 0.0 { step / of } else { 0.0 };
+    let part = |step: f64, whole: f64| if whole > 0.0 { step / whole } else { 0.0 };
     let way_to = |point: &FrontierPoint| {
         part(growth(first, point), growth(first, last))
             + part(fall(first, point), fall(first, last))
@@ -251,12 +257,12 @@ pub fn thinned(points: &[FrontierPoint], n: usize) -> Vec<FrontierPoint> {
 /// The neighbours of a recipe, as a tensor and its other type: for each tensor, of the types with the
 /// next fewer bytes and of those with the next more, the one that is predicted to be the best.
 pub fn neighbours(
-    of: &Sensitivities,
+    sensitivities: &Sensitivities,
     recipe: &Recipe,
     types: &[GgmlType],
 ) -> Vec<(String, GgmlType)> {
     let mut neighbours = Vec::new();
-    for (tensor, own) in of.in_mixture(&recipe.mixture()) {
+    for (tensor, own) in sensitivities.in_mixture(&recipe.mixture()) {
         let costs = tensor.costs.iter();
         let allowed = costs.filter(|cost| types.is_empty() || types.contains(&cost.kind));
         let smaller = allowed.clone().filter(|cost| cost.bytes < own.bytes);
@@ -276,7 +282,7 @@ pub fn neighbours(
 /// in bits, where the goal is in bits. `kld`: the recipe's own, as measured; `neighbours`: with those of
 /// the neighbours. Returns what the map predicts for it, and the KLD that follows from these.
 pub fn improved(
-    of: &Sensitivities,
+    sensitivities: &Sensitivities,
     recipe: &Recipe,
     goal: Goal,
     kld: f64,
@@ -288,7 +294,7 @@ pub fn improved(
     };
     let mixture = recipe.mixture();
     let mut budget = 0.0;
-    let tensors = of.in_mixture(&mixture).map(|(tensor, own)| {
+    let tensors = sensitivities.in_mixture(&mixture).map(|(tensor, own)| {
         budget += weight(tensor, own);
         let of_all = neighbours.iter();
         let of_tensor = of_all.filter(|((name, _), _)| *name == tensor.name);
@@ -306,13 +312,13 @@ pub fn improved(
         (tensor, changed.collect())
     });
     let choices = Choices {
-        of,
+        sensitivities,
         tensors: tensors.collect(),
     };
     let classes = choices.classes(|tensor, cost| (cost.kld.value, weight(tensor, cost)));
     let found = minimise(&classes, budget).map_or(vec![0; classes.len()], |found| found.items);
     let change: f64 = choices.chosen(&found).map(|(_, cost)| cost.kld.value).sum();
-    let mut better = of.recipe(&choices.mixture(&found), recipe.selection, 0.0);
+    let mut better = sensitivities.recipe(&choices.mixture(&found), recipe.selection, 0.0);
     // By the map, no mixture is better than the first recipe by more than its own gap.
     let loss = better.kld.predicted.value - recipe.kld.predicted.value;
     better.gap = (loss + recipe.gap).max(0.0);

@@ -68,7 +68,7 @@ impl<'j> Judge<'j> {
         let text = prepared.provenance.text.as_ref();
         let sha256 = text.and_then(|text| text.sha256.as_ref());
         let mut of_map = inputs.header.text.iter().chain(&inputs.header.texts);
-        if sha256.is_some() && of_map.any(|of| of.sha256.as_ref() == sha256) {
+        if sha256.is_some() && of_map.any(|text| text.sha256.as_ref() == sha256) {
             let message = format!(
                 "-t {source}: the map was made on this text, which so judges its own recipe: use another"
             );
@@ -140,7 +140,7 @@ impl<'j> Judge<'j> {
             second_round = Some(round);
         }
         let n_tokens = klds(&records).iter().filter(|kld| kld.is_finite()).count() as u64;
-        let n_counted = records.iter().filter(|of| is_counted(of)).count() as u64;
+        let n_counted = records.iter().filter(|record| is_counted(record)).count() as u64;
         let excluded = ExcludedTokens::of_records(&records);
         let watch = self.bench.watch;
         watch.warn_all(left_out_tokens(excluded, n_counted - n_tokens));
@@ -179,8 +179,8 @@ impl<'j> Judge<'j> {
         let (n_windows, n_rows) = (windows.len() as u64, bench.n_rows(windows.clone()));
         let phase = &bench.watch.begin(label, Some(n_windows), Some(n_rows));
         let mut records = Vec::new();
-        bench.score(&*self.model, windows, phase, &mut |of| {
-            records.extend_from_slice(of);
+        bench.score(&*self.model, windows, phase, &mut |window_records| {
+            records.extend_from_slice(window_records);
             phase.window(mean(&records));
         })?;
         Ok(records)
@@ -235,7 +235,8 @@ impl<'j> Judge<'j> {
         let measure = |mixture: &Mixture| -> Result<Option<f64>> {
             weights.exchange(mixture, inputs.imatrix.as_ref())?;
             let mut records = Vec::new();
-            let on_window = &mut |of: &[TokenRecord]| records.extend_from_slice(of);
+            let on_window =
+                &mut |window_records: &[TokenRecord]| records.extend_from_slice(window_records);
             bench.score(&*self.model, kept_back.clone(), &phase, on_window)?;
             let mean = mean(&records);
             phase.window(mean);
@@ -362,12 +363,15 @@ impl<'j> Judge<'j> {
         // The tensors that have another type than in the map's model.
         let mut changed = like.tensors;
         let tensors = &self.inputs.header.tensors;
-        changed.retain(|of| {
+        changed.retain(|tensor| {
             !tensors
                 .iter()
-                .any(|known| (&known.name, known.kind) == (&of.name, of.kind))
+                .any(|known| (&known.name, known.kind) == (&tensor.name, tensor.kind))
         });
-        let types = changed.into_iter().map(|of| (of.name, of.kind)).collect();
+        let types = changed
+            .into_iter()
+            .map(|tensor| (tensor.name, tensor.kind))
+            .collect();
         Ok(LikeCheck {
             path: shown.to_string(),
             size_bytes: file_bytes(self.engine, path)?,

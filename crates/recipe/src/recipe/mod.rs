@@ -208,8 +208,8 @@ fn goal(
 /// Writes the file for llama-quantize's `--tensor-type-file`. It also names the tensors that keep the
 /// original's type in blocks, such as experts in mxfp4: llama-quantize would choose other types for them.
 fn write_types(output: PartialFile, header: &MapHeader, recipe: &Recipe) -> Result<()> {
-    let in_blocks = header.tensors.iter().filter(|of| of.kind.block > 1);
-    let kept = in_blocks.map(|of| (of.name.clone(), of.kind));
+    let in_blocks = header.tensors.iter().filter(|tensor| tensor.kind.block > 1);
+    let kept = in_blocks.map(|tensor| (tensor.name.clone(), tensor.kind));
     let types = tensor_type_file(&kept.chain(recipe.mixture_of_file()).collect());
     let written = output.file()?.write_all(types.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
@@ -223,7 +223,7 @@ fn command(settings: &RecipeSettings, header: &MapHeader, recipe: &Recipe) -> Ve
     // A map may come from anywhere.
     let safe = |name: &str| shell::argument(&printable(name));
     let recorded = header.model_path.as_deref().map(safe);
-    let of_map = |of: &ImatrixIdentity| safe(&of.file_name);
+    let of_map = |imatrix: &ImatrixIdentity| safe(&imatrix.file_name);
     let given = settings.imatrix.as_ref().map(shown);
     let imatrix = given.or_else(|| header.imatrix.as_ref().map(of_map));
     let mut tensors = header.tensors.iter();

@@ -144,7 +144,8 @@ impl Original {
     /// # Errors
     /// If none is left.
     pub fn keep(&mut self, exchangeable: &[String]) -> Result<()> {
-        self.tensors.retain(|of| exchangeable.contains(&of.name));
+        self.tensors
+            .retain(|tensor| exchangeable.contains(&tensor.name));
         if self.tensors.is_empty() {
             bail!("no tensor that decoding uses is among those to measure");
         }
@@ -190,8 +191,13 @@ fn check_quantized(flag: &str, kind: GgmlType) -> Result<()> {
 /// Refuses a model that is quantized already, and warns of one in q8_0.
 fn check_original(path: &Path, blueprint: &Blueprint, watch: &Watch<'_>) -> Result<()> {
     let originals = named(&ORIGINAL_TYPES);
-    let mut quantized = blueprint.tensors.iter().filter(|of| of.kind.block > 1);
-    let mut others = quantized.clone().filter(|of| !originals.contains(&of.kind));
+    let mut quantized = blueprint
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.kind.block > 1);
+    let mut others = quantized
+        .clone()
+        .filter(|tensor| !originals.contains(&tensor.kind));
     if let Some(MapTensor { name, kind, .. }) = others.next() {
         bail!(
             "{}: is quantized already ({name} is {kind}): give the original, in f16, bf16, f32 or q8_0",

@@ -123,16 +123,18 @@ pub fn pieces<'t>(
         tensors,
     };
     let units = units(tensors, settings.max_singles).into_iter();
-    let of_units = units.map(|of| piece(at_measured_types(of.iter().copied()), None, of));
+    let of_units = units.map(|unit| piece(at_measured_types(unit.iter().copied()), None, unit));
     let mut pieces = Vec::from_iter(of_units);
     let of_all = windows_together(n_windows, n_together);
     for kind in types_of_bits(&BITS_TOGETHER, types, *measured_type) {
-        let typed = tensors.iter().map(|of| (of.name.clone(), of.nearest(kind)));
+        let typed = tensors
+            .iter()
+            .map(|tensor| (tensor.name.clone(), tensor.nearest(kind)));
         pieces.push(piece(typed.collect(), Some(of_all), Vec::new()));
     }
     let of_roles = WINDOWS_OF_ROLES.next_multiple_of(n_together.max(1));
     let roles = roles(tensors, types, *measured_type).into_iter();
-    pieces.extend(roles.map(|of| piece(of, Some(of_roles.min(n_windows)), Vec::new())));
+    pieces.extend(roles.map(|role| piece(role, Some(of_roles.min(n_windows)), Vec::new())));
     for (tensor, kind) in checks(tensors, types, settings.seed) {
         let mixture = [(tensor.name.clone(), kind)].into();
         pieces.push(piece(mixture, None, vec![tensor]));

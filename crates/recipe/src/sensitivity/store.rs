@@ -173,13 +173,13 @@ const OF_WINDOWS: [Aspect; 5] = [
 fn check_header(path: &Path, begun: &SensitivityMap, header: &MapHeader) -> Result<()> {
     let [here, there] = [header, &begun.header].map(RunKey::from);
     let mut differences = here.diff(&there);
-    differences.retain(|of| of.what != Aspect::SetUp(Setting::Threads));
+    differences.retain(|difference| difference.what != Aspect::SetUp(Setting::Threads));
     let mut windows = header.windows.iter().zip(&begun.header.windows);
     if windows.all(|(here, there)| here == there) {
-        differences.retain(|of| !OF_WINDOWS.contains(&of.what));
+        differences.retain(|difference| !OF_WINDOWS.contains(&difference.what));
     }
     // Other windows are told last: they follow from another text.
-    differences.sort_by_key(|of| OF_WINDOWS.contains(&of.what));
+    differences.sort_by_key(|difference| OF_WINDOWS.contains(&difference.what));
     match differences.first() {
         None => Ok(()),
         Some(difference) if OF_WINDOWS.contains(&difference.what) => bail!(

@@ -84,7 +84,9 @@ impl<'s> Opened<'s> {
         watch: &Watch<'_>,
     ) -> Result<Windows> {
         let (all, mut about, reference) = self.all(settings, model, watch)?;
-        let is_stream = reference.as_ref().is_some_and(|of| of.windows().is_none());
+        let is_stream = reference
+            .as_ref()
+            .is_some_and(|reference| reference.windows().is_none());
         let mut order = if is_stream {
             (0..all.len()).collect()
         } else {

@@ -25,35 +25,39 @@ const N_SIZES: usize = 16;
 ///
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
-pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error> {
+pub fn html(report: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error> {
     let layer = |tensor: &RecipeTensor| role_and_layer(&tensor.name).1;
-    let layers: Vec<Option<u32>> = of.recipe.tensors.iter().map(layer).collect();
+    let layers: Vec<Option<u32>> = report.recipe.tensors.iter().map(layer).collect();
     let n_layers = layers.iter().flatten().collect::<BTreeSet<_>>().len();
-    let types = types(of);
-    let of_roles = by_role(&of.recipe.tensors);
+    let types = types(report);
+    let of_roles = by_role(&report.recipe.tensors);
     let roles: Vec<&str> = of_roles.iter().map(|(role, ..)| *role).collect();
     // The original's own size is far larger than these.
     let sizes = quants.iter().map(|quant| quant.size_bytes);
-    let largest = sizes.chain([of.recipe.size_bytes]).max().unwrap_or(0);
+    let largest = sizes.chain([report.recipe.size_bytes]).max().unwrap_or(0);
     let unit = SizeUnit::for_sizes(largest);
     let data = json!({
-        "recipe": of, "quants": quants, "unit": unit, "types": types, "roles": roles,
+        "recipe": report, "quants": quants, "unit": unit, "types": types, "roles": roles,
         "layers": layers,
     });
-    let model = of.model.as_ref().and_then(|model| model.shown_name());
-    let command: Vec<String> = of.command.iter().map(|word| shell::quoted(word)).collect();
+    let model = report.model.as_ref().and_then(|model| model.shown_name());
+    let command: Vec<String> = report
+        .command
+        .iter()
+        .map(|word| shell::quoted(word))
+        .collect();
     let values = context! {
-        kl_version => of.versions.kl_version,
-        r => Value::from(Serde(of)),
+        kl_version => report.versions.kl_version,
+        r => Value::from(Serde(report)),
         title => model.unwrap_or("a model"),
         command => command.join(" "),
-        sizes => Value::from(Serde(thinned(&of.frontier, N_SIZES))),
+        sizes => Value::from(Serde(thinned(&report.frontier, N_SIZES))),
         quants => Value::from(Serde(quants)),
         types => Value::from(Serde(&types)),
         // Beyond this width in rem, a grid's cells would be too wide.
         grid_width => 13 + 4 * n_layers.max(2),
-        is_of_second_round => of.is_of_second_round(),
-        has_frontier => of.frontier.iter().any(|point| point.kld > 0.0 && point.kld.is_finite()),
+        is_of_second_round => report.is_of_second_round(),
+        has_frontier => report.frontier.iter().any(|point| point.kld > 0.0 && point.kld.is_finite()),
     };
     let scripts = [
         super::GRID,
@@ -65,8 +69,13 @@ pub fn html(of: &RecipeReport, quants: &[ReportedQuant]) -> Result<String, Error
 }
 
 /// The recipe's types, by rising bits.
-fn types(of: &RecipeReport) -> Vec<GgmlType> {
-    let mut types: Vec<GgmlType> = of.recipe.tensors.iter().map(|tensor| tensor.kind).collect();
+fn types(report: &RecipeReport) -> Vec<GgmlType> {
+    let mut types: Vec<GgmlType> = report
+        .recipe
+        .tensors
+        .iter()
+        .map(|tensor| tensor.kind)
+        .collect();
     types.sort_by(|a, b| a.bits().total_cmp(&b.bits()).then(a.cmp(b)));
     types.dedup();
     types

@@ -21,31 +21,31 @@ const MAX_LISTED: usize = 10;
 ///
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
-pub fn html(of: &Sensitivity) -> Result<String, Error> {
-    let types = types(of);
+pub fn html(sensitivity: &Sensitivity) -> Result<String, Error> {
+    let types = types(sensitivity);
     let data = json!({
-        "types": types, "compared_type": of.compared_type, "by_role": of.by_role,
-        "by_layer": of.by_layer, "tensors": of.tensors,
+        "types": types, "compared_type": sensitivity.compared_type, "by_role": sensitivity.by_role,
+        "by_layer": sensitivity.by_layer, "tensors": sensitivity.tensors,
     });
     let name: &dyn Fn(&str) -> String = &str::to_owned;
-    let ranked = of.by_relative_cost();
+    let ranked = sensitivity.by_relative_cost();
     let n = MAX_LISTED.min(ranked.len() / 2);
     let least = Vec::from_iter(ranked.iter().rev().take(n));
     let values = context! {
-        kl_version => of.versions.kl_version,
-        s => Value::from(Serde(of)),
-        title => of.model.default_label(),
-        sentences => of.sentences(),
+        kl_version => sensitivity.versions.kl_version,
+        s => Value::from(Serde(sensitivity)),
+        title => sensitivity.model.default_label(),
+        sentences => sensitivity.sentences(),
         worst => Value::from(Serde(ranked.get(..n).unwrap_or_default())),
         least => Value::from(Serde(least)),
-        n_others => of.at_other_types().count(),
-        n_predicted => of.tensors.iter().filter(|tensor| !tensor.at.is_measured).count(),
-        roles_table => Value::from(Serde(of.roles_table(name))),
-        additivity_table => Value::from(Serde(of.additivity_table())),
-        checks_table => Value::from(Serde(of.checks_table(name, of.checks.len()))),
-        parameters => of.model.n_params.map(short_count),
+        n_others => sensitivity.at_other_types().count(),
+        n_predicted => sensitivity.tensors.iter().filter(|tensor| !tensor.at.is_measured).count(),
+        roles_table => Value::from(Serde(sensitivity.roles_table(name))),
+        additivity_table => Value::from(Serde(sensitivity.additivity_table())),
+        checks_table => Value::from(Serde(sensitivity.checks_table(name, sensitivity.checks.len()))),
+        parameters => sensitivity.model.n_params.map(short_count),
         // Beyond this width in rem, a heat map's cells would be too wide.
-        heat_width => 13 + 4 * of.by_layer.len().max(2),
+        heat_width => 13 + 4 * sensitivity.by_layer.len().max(2),
         types => Value::from(Serde(&types)),
         has_cells => !types.is_empty(),
     };
@@ -65,9 +65,9 @@ pub fn html(of: &Sensitivity) -> Result<String, Error> {
 }
 
 /// The types of some tensor besides the original's own, by falling bits.
-fn types(of: &Sensitivity) -> Vec<GgmlType> {
-    let tensors = of.tensors.iter();
-    let choices = tensors.filter_map(|of| of.tensor.costs.split_last());
+fn types(sensitivity: &Sensitivity) -> Vec<GgmlType> {
+    let tensors = sensitivity.tensors.iter();
+    let choices = tensors.filter_map(|tensor| tensor.tensor.costs.split_last());
     let costs = choices.flat_map(|(_, costs)| costs);
     let by_id: BTreeMap<u32, GgmlType> = costs.map(|cost| (cost.kind.id, cost.kind)).collect();
     let mut kinds: Vec<GgmlType> = by_id.into_values().collect();

@@ -254,17 +254,18 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         out.value("like", &bytes(like.size_bytes), &like.path);
         out.estimate("its KLD", &like.kld, short_kld);
         match &like.ratio {
-            Some(of) => ratio_line(out, "ratio", of, "the recipe's KLD over that"),
+            Some(paired) => ratio_line(out, "ratio", paired, "the recipe's KLD over that"),
             None => out.line("ratio", "not defined: both are 0"),
         }
         let equal = like.at_equal_embedding.as_ref();
-        if let Some((equal, of)) = equal.and_then(|equal| Some((equal, equal.ratio.as_ref()?))) {
+        if let Some((equal, paired)) = equal.and_then(|equal| Some((equal, equal.ratio.as_ref()?)))
+        {
             let changed = equal.changed.iter().map(|change| {
                 let name = change.name.strip_suffix(".weight").unwrap_or(&change.name);
                 format!("{} at {}", printable(name), change.to)
             });
             let changed = list(changed.collect());
-            ratio_line(out, "at equal types", of, "");
+            ratio_line(out, "at equal types", paired, "");
             let size = bytes(equal.size_bytes);
             out.line("", &format!("with {changed}, as the other has: {size}"));
         }
@@ -293,14 +294,14 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
             out.estimate(name, measured, short_kld);
         }
     }
-    if let Some(of) = &round.ratio {
-        ratio_line(out, "after/before", of, "");
+    if let Some(paired) = &round.ratio {
+        ratio_line(out, "after/before", paired, "");
     }
 }
 
-fn ratio_line(out: &mut Sheet, name: &str, of: &Ratio, what: &str) {
-    let ends = ends(of.lo, of.hi, ratio);
-    out.value(name, &ratio(of.value), format!("{ends}  {what}").trim());
+fn ratio_line(out: &mut Sheet, name: &str, paired: &Ratio, what: &str) {
+    let ends = ends(paired.lo, paired.hi, ratio);
+    out.value(name, &ratio(paired.value), format!("{ends}  {what}").trim());
 }
 
 /// Compares the mixture with the best that is predicted for its size.
@@ -405,9 +406,11 @@ fn sizes(report: &RecipeReport) -> String {
     let mark = |is_own: bool| if is_own { "<- this recipe" } else { "" };
     Table::new("", points)
         .gap(2)
-        .left("  size", |of| format!("  {}", bytes(of.size_bytes)))
-        .right("bits", |of| fixed(of.bpw, 2))
-        .right("KLD", |of| short_kld(of.kld))
-        .right("", |of| mark(of.size_bytes == own.size_bytes).to_owned())
+        .left("  size", |point| format!("  {}", bytes(point.size_bytes)))
+        .right("bits", |point| fixed(point.bpw, 2))
+        .right("KLD", |point| short_kld(point.kld))
+        .right("", |point| {
+            mark(point.size_bytes == own.size_bytes).to_owned()
+        })
         .rows_text()
 }

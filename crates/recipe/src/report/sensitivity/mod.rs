@@ -113,15 +113,15 @@ impl Sensitivity {
     /// Describes a map, from which `of` was read. `seconds`: the time of this run, if it measured.
     pub fn new(
         map: &SensitivityMap,
-        of: Sensitivities,
+        sensitivities: Sensitivities,
         confidence: Confidence,
         seconds: Option<f64>,
         warnings: Vec<Warning>,
     ) -> Self {
         let (header, measured) = (map.header.clone(), map.header.measured_type);
-        let fewest_bits = fewest_bits(&of);
-        let compared_type = compared_type(&of.tensors, measured).unwrap_or(measured);
-        let comparable = of.tensors.into_iter().filter_map(|tensor| {
+        let fewest_bits = fewest_bits(&sensitivities);
+        let compared_type = compared_type(&sensitivities.tensors, measured).unwrap_or(measured);
+        let comparable = sensitivities.tensors.into_iter().filter_map(|tensor| {
             Some(TensorSensitivity {
                 at: compared(&tensor, compared_type)?,
                 tensor,
@@ -139,7 +139,7 @@ impl Sensitivity {
         let role_parts = parts(&tensors, &whole, |tensor| Some(tensor.role.clone()));
         let roles = role_parts.map(|(role, part)| RoleSensitivity { role, part });
         let mut by_role: Vec<RoleSensitivity> = roles.collect();
-        by_falling_cost(&mut by_role, |of| of.part.relative_cost);
+        by_falling_cost(&mut by_role, |role| role.part.relative_cost);
         let layer_parts = parts(&tensors, &whole, |tensor| tensor.layer);
         let layers = layer_parts.map(|(layer, part)| LayerSensitivity { layer, part });
         Self {
@@ -149,7 +149,7 @@ impl Sensitivity {
             n_windows: header.windows.len() as u64,
             seed: header.seed,
             text: header.provenance.text,
-            reference: header.reference.and_then(|of| of.file_name),
+            reference: header.reference.and_then(|reference| reference.file_name),
             set_up: header.provenance.backend,
             imatrix: header.imatrix,
             confidence,
@@ -162,8 +162,8 @@ impl Sensitivity {
             by_layer: layers.collect(),
             tensors,
             whole,
-            additivity: of.additivity,
-            checks: of.checks,
+            additivity: sensitivities.additivity,
+            checks: sensitivities.checks,
             warnings,
             fewest_bits,
         }
@@ -173,27 +173,29 @@ impl Sensitivity {
     pub fn by_relative_cost(&self) -> Vec<&TensorSensitivity> {
         let mut tensors: Vec<&TensorSensitivity> = self.tensors.iter().collect();
         tensors.retain(|tensor| tensor.relative_cost.is_some());
-        by_falling_cost(&mut tensors, |of| of.relative_cost);
+        by_falling_cost(&mut tensors, |tensor| tensor.relative_cost);
         tensors
     }
 
     /// The tensors that are compared at another type than most, because its blocks do not divide their rows.
     pub fn at_other_types(&self) -> impl Iterator<Item = &TensorSensitivity> {
-        let is_other = |of: &&TensorSensitivity| of.at.kind != self.compared_type;
+        let is_other = |tensor: &&TensorSensitivity| tensor.at.kind != self.compared_type;
         self.tensors.iter().filter(is_other)
     }
 }
 
-fn by_falling_cost<T>(of: &mut [T], cost: impl Fn(&T) -> Option<f64>) {
-    let cost = |of: &T| cost(of).unwrap_or(f64::NEG_INFINITY);
-    of.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+fn by_falling_cost<T>(parts: &mut [T], cost: impl Fn(&T) -> Option<f64>) {
+    let cost = |parts: &T| cost(parts).unwrap_or(f64::NEG_INFINITY);
+    parts.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
 }
 
 impl MapCost {
     fn count(map: &SensitivityMap, seconds: Option<f64>) -> Self {
         let before = u64::from(map.header.first_scored.unwrap_or(0));
         let windows = map.header.windows.iter();
-        let tokens: Vec<u64> = windows.map(|of| before + u64::from(of.n_rows)).collect();
+        let tokens: Vec<u64> = windows
+            .map(|window| before + u64::from(window.n_rows))
+            .collect();
         let of_cell = |cell: &Cell| tokens.iter().skip(cell.from).take(cell.klds.len());
         Self {
             n_cells: map.cells.len() as u64,
@@ -204,12 +206,12 @@ impl MapCost {
 }
 
 /// Bits a parameter with the smallest type that each tensor may have.
-fn fewest_bits(of: &Sensitivities) -> f64 {
-    let smallest = of.tensors.iter().filter_map(|tensor| {
+fn fewest_bits(sensitivities: &Sensitivities) -> f64 {
+    let smallest = sensitivities.tensors.iter().filter_map(|tensor| {
         let least = tensor.costs.iter().min_by_key(|cost| cost.bytes)?;
         Some((tensor.name.clone(), least.kind))
     });
-    of.bpw(&smallest.collect())
+    sensitivities.bpw(&smallest.collect())
 }
 
 fn model(header: &MapHeader) -> ModelInfo {
@@ -349,13 +351,13 @@ fn parts<K: Ord>(
     key: impl Fn(&TensorCosts) -> Option<K>,
 ) -> impl Iterator<Item = (K, TensorGroup)> {
     let mut by_key: BTreeMap<K, Vec<&TensorSensitivity>> = BTreeMap::new();
-    for of in tensors {
-        if let Some(key) = key(&of.tensor) {
-            by_key.entry(key).or_default().push(of);
+    for tensor in tensors {
+        if let Some(key) = key(&tensor.tensor) {
+            by_key.entry(key).or_default().push(tensor);
         }
     }
     let parts = by_key.into_iter();
-    parts.map(|(key, of)| (key, TensorGroup::sum(of).within(whole)))
+    parts.map(|(key, tensors)| (key, TensorGroup::sum(tensors).within(whole)))
 }
 
 /// The warnings that a map deserves.
@@ -373,19 +375,23 @@ pub fn doubts(map: &SensitivityMap) -> Vec<Warning> {
 /// names one with the fewest tensors, as one tensor says more than all of them together.
 fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
     let most_of = |window: usize| {
-        let of_each = map.cells.iter().filter_map(|of| of.n_tokens.get(window));
+        let of_each = map
+            .cells
+            .iter()
+            .filter_map(|cell| cell.n_tokens.get(window));
         u64::from(of_each.copied().max().unwrap_or(0))
     };
     let most: Vec<u64> = (0..map.header.windows.len()).map(most_of).collect();
     let lost = map.cells.iter().filter_map(|cell| {
-        let of: u64 = most.iter().take(cell.n_tokens.len()).sum();
+        let n_all: u64 = most.iter().take(cell.n_tokens.len()).sum();
         let kept: u64 = cell.n_tokens.iter().copied().map(u64::from).sum();
-        (kept < of).then_some((cell, of - kept, of))
+        (kept < n_all).then_some((cell, n_all - kept, n_all))
     });
     // The bits of positive numbers are in their order.
-    let kept_share = |n: u64, of: u64| (1.0 - n as f64 / of as f64).to_bits();
-    let rank = |(cell, n, of): &(&Cell, u64, u64)| (cell.exchanged.len(), kept_share(*n, *of));
-    let (cell, n, of) = lost.clone().min_by_key(rank)?;
+    let kept_share = |n: u64, n_all: u64| (1.0 - n as f64 / n_all as f64).to_bits();
+    let rank =
+        |(cell, n, n_all): &(&Cell, u64, u64)| (cell.exchanged.len(), kept_share(*n, *n_all));
+    let (cell, n, n_all) = lost.clone().min_by_key(rank)?;
     let (tensor, kind) = cell.exchanged.first_key_value()?;
     let more = match cell.exchanged.len() - 1 {
         0 => String::new(),
@@ -396,7 +402,7 @@ fn lost_tokens(map: &SensitivityMap) -> Option<Warning> {
         n => format!(", as in {}", count_of(n, "more cell")),
     };
     let message = format!(
-        "{tensor}{more} at {kind}: {n} of {of} tokens have no finite KLD and are left out{others}: it may hurt much more than it seems to; keep kl recipe from it with --types"
+        "{tensor}{more} at {kind}: {n} of {n_all} tokens have no finite KLD and are left out{others}: it may hurt much more than it seems to; keep kl recipe from it with --types"
     );
     Some(Warning::new("lost_tokens", message))
 }

@@ -48,9 +48,9 @@ impl Sensitivity {
             let finite = value.and_then(finite);
             finite.map(|value| value.to_string()).unwrap_or_default()
         };
-        let tensors = self.tensors.iter().map(|of| &of.tensor);
+        let tensors = self.tensors.iter().map(|tensor| &tensor.tensor);
         let costs = tensors.flat_map(|tensor| tensor.costs.iter().map(move |cost| (tensor, cost)));
-        let layer = |of: Option<u32>| of.map(|layer| layer.to_string()).unwrap_or_default();
+        let layer = |number: Option<u32>| number.map(|layer| layer.to_string()).unwrap_or_default();
         Table::new("", costs)
             .left("tensor", |(tensor, _)| tensor.name.clone())
             .left("role", |(tensor, _)| tensor.role.clone())
@@ -116,13 +116,16 @@ impl Sensitivity {
         let cells = count_of(self.cost.n_cells, "cell");
         let tokens = count_of(self.cost.n_tokens, "token");
         out.line("measured", &format!("{cells}, {tokens} decoded{time}"));
-        out.known("imatrix", self.imatrix.as_ref().map(|of| &of.file_name));
+        out.known(
+            "imatrix",
+            self.imatrix.as_ref().map(|imatrix| &imatrix.file_name),
+        );
         let control = self.control.map(short_kld);
         let meaning = "the original against itself, which must be 0";
         let explained = control.map(|control| format!("{control} ({meaning})"));
         out.known("control", explained);
         let mut level = format!("at {} %", short_percent(self.confidence.level()));
-        if self.tensors.iter().any(|of| !of.at.is_measured) {
+        if self.tensors.iter().any(|tensor| !tensor.at.is_measured) {
             level += &format!("; {PREDICTED} marks a KLD that is predicted, not measured");
         }
         out.line("intervals", &level);
@@ -137,7 +140,10 @@ impl Sensitivity {
         let interval = self.interval_title();
         let explained = "Relative cost: KLD for each byte that the type saves, over that of all \
                          tensors. Above 1, bits are better spent than elsewhere.";
-        let roles = self.by_role.iter().map(|of| (name(&of.role), &of.part));
+        let roles = self
+            .by_role
+            .iter()
+            .map(|role| (name(&role.role), &role.part));
         Table::new("By role", roles.chain([("all".to_owned(), &self.whole)]))
             .left("\nrole", |(role, _)| format!("  {role}"))
             .right("ten-\nsors", |(_, part)| count(part.n_tensors))
@@ -157,21 +163,23 @@ impl Sensitivity {
             return String::new();
         };
         let of_line = layers.len().div_ceil(MAX_LAYER_LINES);
-        let mean = |of: &[LayerSensitivity]| of.iter().map(kld_of).sum::<f64>() / of.len() as f64;
-        let lines = layers.chunks(of_line).map(|of| (of, mean(of)));
+        let mean =
+            |group: &[LayerSensitivity]| group.iter().map(kld_of).sum::<f64>() / group.len() as f64;
+        let lines = layers.chunks(of_line).map(|group| (group, mean(group)));
         let most = lines.clone().map(|(_, mean)| mean).fold(0.0, f64::max);
         let (title, kld) = match of_line {
             1 => ("\n  layer", "\nKLD"),
             _ => ("\n  layers", "KLD per\nlayer"),
         };
-        let part = |of: &[LayerSensitivity]| of.iter().filter_map(|layer| layer.part.share).sum();
+        let part =
+            |group: &[LayerSensitivity]| group.iter().filter_map(|layer| layer.part.share).sum();
         let (layer, kld_there) = (worst.layer, short_kld(kld_of(worst)));
         let note = format!("The worst one is layer {layer}, with {kld_there}.");
         Table::new("By layer", lines)
             .gap(2)
-            .left(title, |(of, _)| format!("  {}", layer_names(of)))
+            .left(title, |(group, _)| format!("  {}", layer_names(group)))
             .right(kld, |(_, mean)| short_kld(*mean))
-            .right("share\n%", |(of, _)| share(part(of)))
+            .right("share\n%", |(group, _)| share(part(group)))
             .left("", |(_, mean)| bar(mean / most))
             .notes((of_line > 1).then_some(note))
             .text()
@@ -186,12 +194,14 @@ impl Sensitivity {
         }
         let least = ranked.iter().rev().take(n);
         let shown: Vec<&TensorSensitivity> = ranked.iter().take(n).chain(least).copied().collect();
-        let bare = |of: &TensorSensitivity| without_weight(&of.tensor.name).to_owned();
-        let kld = |of: &&&TensorSensitivity| {
-            let mark = if of.at.is_measured { "" } else { PREDICTED };
-            format!("{mark}{}", short_kld(of.at.kld.value))
+        let bare = |tensor: &TensorSensitivity| without_weight(&tensor.tensor.name).to_owned();
+        let kld = |tensor: &&&TensorSensitivity| {
+            let mark = if tensor.at.is_measured { "" } else { PREDICTED };
+            format!("{mark}{}", short_kld(tensor.at.kld.value))
         };
-        let names = shown.iter().map(|of| without_weight(&of.tensor.name));
+        let names = shown
+            .iter()
+            .map(|tensor| without_weight(&tensor.tensor.name));
         let labels: Vec<&str> = names.collect();
         let title =
             format!("The {n} tensors that cost most per byte saved, and the {n} that cost least");
@@ -199,12 +209,18 @@ impl Sensitivity {
             Table::new(title.as_str(), &shown)
                 .group(0, "  most".to_owned())
                 .group(n, "  least".to_owned())
-                .left("", |of| format!("    {}", name(&bare(of))))
-                .right("para-\nmeters", |of| short_count(of.tensor.n_params))
+                .left("", |tensor| format!("    {}", name(&bare(tensor))))
+                .right("para-\nmeters", |tensor| {
+                    short_count(tensor.tensor.n_params)
+                })
                 .right("\nKLD", kld)
-                .interval(self.interval_title(), |of| Some(of.at.kld), two_digits)
-                .number("share\n%", |of| of.share, share)
-                .number("relative\ncost", |of| of.relative_cost, two_digits)
+                .interval(
+                    self.interval_title(),
+                    |tensor| Some(tensor.at.kld),
+                    two_digits,
+                )
+                .number("share\n%", |tensor| tensor.share, share)
+                .number("relative\ncost", |tensor| tensor.relative_cost, two_digits)
         })
     }
 
@@ -214,13 +230,17 @@ impl Sensitivity {
                          interact.";
         let title = "All tensors together, against the sum of each alone";
         let (together, sum) = ("KLD\ntogether", "sum of\nsingles");
-        let over_sum = |of: &&Additivity| Some(over_sum(of));
+        let over_sum = |whole: &&Additivity| Some(over_sum(whole));
         Table::new(title, &self.additivity)
             .gap(2)
-            .left("\n  all at", |of| format!("  {}", of.kind))
-            .number(together, |of| Some(of.together.value), short_kld)
-            .interval(self.interval_title(), |of| Some(of.together), two_digits)
-            .number(sum, |of| Some(of.sum), short_kld)
+            .left("\n  all at", |whole| format!("  {}", whole.kind))
+            .number(together, |whole| Some(whole.together.value), short_kld)
+            .interval(
+                self.interval_title(),
+                |whole| Some(whole.together),
+                two_digits,
+            )
+            .number(sum, |whole| Some(whole.sum), short_kld)
             .number("together\nover sum", over_sum, ratio)
             .notes(
                 [Some(explained.to_owned()), self.where_sums_hold()]
@@ -232,10 +252,10 @@ impl Sensitivity {
     /// States up to which whole model the sum of its tensors alone is its KLD, and by how much it is off beyond that.
     /// `None` where it holds for all of them.
     fn where_sums_hold(&self) -> Option<String> {
-        let is_off = |of: &Additivity| over_sum(of).ln().abs() > HOLDS.ln();
+        let is_off = |whole: &Additivity| over_sum(whole).ln().abs() > HOLDS.ln();
         let first = self.additivity.iter().position(is_off)?;
         let (holding, beyond) = self.additivity.split_at_checked(first)?;
-        let factors = beyond.iter().map(|of| over_sum(of).ln().abs().exp());
+        let factors = beyond.iter().map(|whole| over_sum(whole).ln().abs().exp());
         let most = ratio(
             factors
                 .filter(|factor| factor.is_finite())
@@ -267,16 +287,21 @@ impl Sensitivity {
         if n < checks.len() {
             title += &format!(" (the {n} that are farthest off)");
         }
-        let tensor = |of: &&CheckedPrediction| format!("  {}", without_weight(&name(&of.tensor)));
-        let measured = |of: &&CheckedPrediction| Some(of.measured.value);
-        let times = |of: &&CheckedPrediction| Some(times_predicted(of));
+        let tensor =
+            |check: &&CheckedPrediction| format!("  {}", without_weight(&name(&check.tensor)));
+        let measured = |check: &&CheckedPrediction| Some(check.measured.value);
+        let times = |check: &&CheckedPrediction| Some(times_predicted(check));
         let factors = off_by(&checks);
         Table::new(title, checks.into_iter().take(n))
             .left("\n  tensor", tensor)
-            .left("\ntype", |of| of.kind.to_string())
-            .number("\npredicted", |of| Some(of.predicted), short_kld)
+            .left("\ntype", |check| check.kind.to_string())
+            .number("\npredicted", |check| Some(check.predicted), short_kld)
             .number("\nmeasured", measured, short_kld)
-            .interval(self.interval_title(), |of| Some(of.measured), two_digits)
+            .interval(
+                self.interval_title(),
+                |check| Some(check.measured),
+                two_digits,
+            )
             .number("measured /\npredicted", times, ratio)
             .notes(factors)
     }
@@ -313,7 +338,7 @@ impl Sensitivity {
         let most = format!("A byte saved costs most in {dear}: give more bits there.");
         let least = format!("{subject} costs least in {cheap}: save there first.");
         let both = [(dear, most), (cheap, least)].into_iter();
-        let said = both.filter(|(of, _)| !of.is_empty());
+        let said = both.filter(|(roles, _)| !roles.is_empty());
         said.map(|(_, sentence)| sentence).collect()
     }
 
@@ -323,8 +348,8 @@ impl Sensitivity {
 }
 
 /// The KLD of a whole model over the sum of its tensors' KLDs.
-fn over_sum(of: &Additivity) -> f64 {
-    of.together.value / of.sum
+fn over_sum(whole: &Additivity) -> f64 {
+    whole.together.value / whole.sum
 }
 
 /// A measurement over its prediction.
@@ -335,7 +360,7 @@ fn times_predicted(check: &CheckedPrediction) -> f64 {
 /// States by what factors predictions are off; `checks` has the farthest first. `None` where no
 /// measurement is above 0.
 fn off_by(checks: &[&CheckedPrediction]) -> Option<String> {
-    let factor = |of: &&CheckedPrediction| finite(times_predicted(of).ln().abs().exp());
+    let factor = |check: &&CheckedPrediction| finite(times_predicted(check).ln().abs().exp());
     let factors: Vec<f64> = checks.iter().filter_map(factor).collect();
     let median = *factors.get(factors.len() / 2)?;
     Some(match factors[..] {
