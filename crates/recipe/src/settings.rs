@@ -21,8 +21,8 @@ pub struct SensitivitySettings {
     pub model: PathBuf,
     /// The text or the reference that the tensors are measured on.
     pub input: MapInput,
-    /// The most scored tokens for a tensor, in whole windows that are drawn at random.
-    pub max_tokens: u64,
+    /// The most scored tokens for a tensor, in whole windows that are drawn at random; `None`: 8 windows.
+    pub max_tokens: Option<u64>,
     /// The map to write.
     pub output: PathBuf,
     /// The treatment of a map that is there.

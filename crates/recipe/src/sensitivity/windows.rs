@@ -28,6 +28,10 @@ use crate::settings::{MapInput, SensitivitySettings};
 /// The fewest windows: a single one shows nothing of the spread.
 const FEWEST_WINDOWS: usize = 2;
 
+/// The windows of a map unless more tokens are asked for, as few as show how much windows differ. On two real models,
+/// recipes by maps of 2 windows and of 16 are as good (docs/RECIPES.md).
+const DEFAULT_WINDOWS: usize = 8;
+
 /// The text or the reference, before the model is loaded.
 pub enum Opened<'s> {
     Text(RawInput<'s>),
@@ -93,7 +97,10 @@ impl<'s> Opened<'s> {
             shuffled(all.len(), settings.seed)
         };
         let rows_of = |i: usize| all.get(i).map_or(0, |window| u64::from(window.n_rows));
-        keep_until(&mut order, rows_of, settings.max_tokens);
+        match settings.max_tokens {
+            Some(max_tokens) => keep_until(&mut order, rows_of, max_tokens),
+            None => order.truncate(DEFAULT_WINDOWS),
+        }
         let drawn = order.iter().filter_map(|&i| all.get(i).cloned());
         let mut windows: Vec<WindowSpec> = drawn.collect();
         let n_begun = begun.map_or(0, |(_, n_begun)| n_begun.min(windows.len()));

@@ -22,7 +22,7 @@ impl MapFolder {
         SensitivitySettings {
             model: self.path("f16"),
             input: MapInput::Text(Source::one_text(&self.path("text"), 32)),
-            max_tokens: 500,
+            max_tokens: Some(500),
             output: self.path(name),
             existing: Existing::by_flags(false, Some(false)),
             types: Vec::new(),
@@ -112,7 +112,7 @@ fn a_map_has_a_control_all_tensors_alone_and_together_and_checks() {
 fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
     let folder = MapFolder::new();
     let short = |name: &str| SensitivitySettings {
-        max_tokens: 120,
+        max_tokens: Some(120),
         ..folder.map_settings(name)
     };
     folder.map(&short("whole"));
@@ -162,7 +162,7 @@ fn a_map_is_resumed_after_any_cell_to_the_same_bytes() {
 fn a_map_grows_and_is_used_where_it_has_more() {
     let folder = MapFolder::new();
     let with = |name: &str, max_tokens: u64, existing: Existing| SensitivitySettings {
-        max_tokens,
+        max_tokens: Some(max_tokens),
         types: ["q4_K", "q2_K"].map(kind).to_vec(),
         existing,
         ..folder.map_settings(name)
@@ -234,7 +234,7 @@ fn a_map_grows_and_is_used_where_it_has_more() {
 fn no_changed_digit_of_a_map_that_was_cut_off_is_resumed() {
     let folder = MapFolder::new();
     let mut settings = SensitivitySettings {
-        max_tokens: 60,
+        max_tokens: Some(60),
         types: ["q4_K", "q2_K"].map(kind).to_vec(),
         tensors: Some(regex::Regex::new("attn_q").unwrap()),
         ..folder.map_settings("map")
