@@ -50,6 +50,19 @@ fn a_recipe_beats_the_mixture_of_its_size_on_another_text() {
         let recipe = session.read_json("r.json");
         let ratio = number(&recipe["check"]["like"]["ratio"]["value"]);
         assert!(ratio <= most, "{like}: {ratio}");
+        // Only q2_K has another type for its embedding than its recipe.
+        let equal = &recipe["check"]["like"]["at_equal_embedding"];
+        if like == "q2" {
+            let at_equal_types = number(&equal["ratio"]["value"]);
+            assert!(
+                (ratio * 0.95..1.0).contains(&at_equal_types),
+                "{at_equal_types}"
+            );
+            assert_eq!(equal["changed"][0]["name"], "token_embd.weight");
+            assert!(equal["size_bytes"].as_u64() <= Some(session.length("@q2")));
+        } else {
+            assert!(equal.is_null(), "{equal}");
+        }
         let bytes = session.length("r.gguf");
         let exact = json!({"check": {"control": 0}, "gap": 0, "size_bytes": bytes});
         has(&recipe, &exact);

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 pub use file::{flags, tensor_type_file};
 pub use sensitivities::Sensitivities;
-pub use solve::{frontier, improved, neighbours, solve, thinned};
+pub use solve::{frontier, improved, neighbours, solve, solve_holding, thinned};
 
 /// A tensor at each type that it can have.
 #[derive(Clone, Debug, Serialize)]

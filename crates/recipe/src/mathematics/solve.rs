@@ -28,7 +28,20 @@ pub fn solve(
     goal: Goal,
     types: &[GgmlType],
 ) -> Result<Recipe, String> {
-    let choices = Choices::at_types(sensitivities, types);
+    solve_holding(&Mixture::new(), sensitivities, goal, types)
+}
+
+/// Finds the best mixture in which these tensors have these types.
+///
+/// # Errors
+/// Those of [`solve`].
+pub fn solve_holding(
+    held: &Mixture,
+    sensitivities: &Sensitivities,
+    goal: Goal,
+    types: &[GgmlType],
+) -> Result<Recipe, String> {
+    let choices = Choices::at_types(sensitivities, types).holding(held);
     let (found, what) = match goal {
         Goal::Size(bytes) => {
             let budget = bytes as f64 - sensitivities.fixed_bytes as f64;
@@ -69,6 +82,17 @@ impl<'s> Choices<'s> {
             sensitivities,
             tensors: sensitivities.tensors.iter().map(with_costs).collect(),
         }
+    }
+
+    /// These choices, but for tensors that are held at a type, so far as they can have it.
+    fn holding(mut self, held: &Mixture) -> Self {
+        for (tensor, costs) in &mut self.tensors {
+            let cost = held.get(&tensor.name).and_then(|kind| tensor.at(*kind));
+            if let Some(cost) = cost {
+                *costs = vec![*cost];
+            }
+        }
+        self
     }
 
     /// The items of each tensor, whose cost and weight `item` gives.

@@ -22,7 +22,7 @@ use kl_stats::stats::{
 };
 
 use super::Inputs;
-use crate::mathematics::{Goal, Recipe, improved, neighbours};
+use crate::mathematics::{Goal, Recipe, improved, neighbours, solve_holding};
 use crate::report::recipe::{
     ChangedType, EqualEmbedding, KeptBackKld, LikeCheck, RecipeCheck, SecondRound,
 };
@@ -303,33 +303,33 @@ impl<'j> Judge<'j> {
         }
     }
 
-    /// Measures the recipe with its embedding and its output at the types that the model of `--like` has. `None` if
-    /// they have those types already, or cannot have them.
+    /// Finds and measures the best recipe with the embedding and the output at the types that the model of `--like` has.
+    /// `None` if the recipe has those types already, and where no recipe can have them.
     fn at_equal_types(&self, recipe: &Recipe, like: &Blueprint) -> Result<Option<AtEqualTypes>> {
-        let costs = &self.inputs.costs;
-        let (chosen, mut equal) = (recipe.mixture(), recipe.mixture());
-        for tensor in &like.tensors {
-            let is_held = OF_VOCABULARY.contains(&&*tensor.name);
-            if let Some(kind) = equal.get_mut(&tensor.name).filter(|_| is_held) {
-                *kind = tensor.kind;
-            }
-        }
-        let changed = ChangedType::of_each(&chosen, &equal);
-        let can_have = |change: &ChangedType| {
-            let tensor = costs
-                .tensors
-                .iter()
-                .find(|tensor| tensor.name == change.name);
-            tensor.is_some_and(|tensor| tensor.at(change.to).is_some())
+        let (inputs, chosen) = (self.inputs, recipe.mixture());
+        let mut held = chosen.clone();
+        held.retain(|name, kind| {
+            let other = like.tensors.iter().find(|tensor| tensor.name == *name);
+            let other = other.filter(|_| OF_VOCABULARY.contains(&&**name));
+            other.is_some_and(|other| std::mem::replace(kind, other.kind) != other.kind)
+        });
+        let types = &inputs.settings.types;
+        let equal = solve_holding(&held, &inputs.costs, inputs.goal, types);
+        let Some(equal) = equal.ok().filter(|_| !held.is_empty()) else {
+            return Ok(None);
         };
-        if changed.is_empty() || !changed.iter().all(can_have) {
+        let mixture = equal.mixture();
+        if held
+            .iter()
+            .any(|(name, kind)| mixture.get(name) != Some(kind))
+        {
             return Ok(None);
         }
         let windows = 0..self.n_judging;
         Ok(Some(AtEqualTypes {
-            changed,
-            size_bytes: costs.size_bytes(&equal),
-            records: self.measure(&equal, windows, "with its embedding")?,
+            changed: ChangedType::of_each(&chosen, &held),
+            size_bytes: equal.size_bytes,
+            records: self.measure(&mixture, windows, "at equal types")?,
         }))
     }
 
@@ -388,7 +388,7 @@ impl<'j> Judge<'j> {
     }
 }
 
-/// A recipe with the embedding and the output of another model's types.
+/// The best recipe with the embedding and the output of another model's types.
 struct AtEqualTypes {
     /// Their types in the recipe, and in the other model.
     changed: Vec<ChangedType>,
@@ -399,7 +399,7 @@ struct AtEqualTypes {
 }
 
 /// The tensors that hold the vocabulary. Where blocks of 256 do not divide their rows, stock types give them many bits,
-/// and most of what a recipe gains may be that it does not.
+/// and so few to the others: most of what a recipe gains may be that it does not.
 const OF_VOCABULARY: [&str; 2] = ["token_embd.weight", "output.weight"];
 
 /// The ratio of the mean KLDs of two models on the same tokens.

@@ -11,7 +11,7 @@ use kl_formats::{Cell, GgmlType, Mixture, SensitivityMap};
 use kl_stats::stats::{Confidence, Estimate};
 use serde_json::json;
 
-use super::{Goal, Sensitivities, frontier, role_and_layer, solve, thinned};
+use super::{Goal, Sensitivities, frontier, role_and_layer, solve, solve_holding, thinned};
 
 fn kind(name: &str) -> GgmlType {
     name.parse().unwrap()
@@ -476,6 +476,33 @@ fn types_are_exactly_those_asked_for() {
         solve(&of, Goal::Kld(0.0), &[]).unwrap().kld.predicted.value,
         0.0
     );
+}
+
+#[test]
+fn a_held_type_is_kept_and_the_rest_is_the_best() {
+    let of = read(singles());
+    let goal = Goal::Size(of.size_bytes(&all_at("q4_K")));
+    let free = solve(&of, goal, &[]).unwrap();
+    for at in ["q8_0", "q2_K"] {
+        let held = mixture(&[("token_embd.weight", at)]);
+        let recipe = solve_holding(&held, &of, goal, &[]).unwrap();
+        assert_eq!(recipe.mixture()["token_embd.weight"], kind(at));
+        assert!(recipe.size_bytes <= of.size_bytes(&all_at("q4_K")));
+        assert!(recipe.kld.predicted.value > free.kld.predicted.value);
+        // No other mixture with that type is nearer: none with one more tensor at the free recipe's type.
+        for tensor in &free.tensors {
+            let mut other = recipe.mixture();
+            other.insert(tensor.name.clone(), tensor.kind);
+            let is_other = other["token_embd.weight"] == kind(at) && other != recipe.mixture();
+            if is_other && of.size_bytes(&other) <= of.size_bytes(&all_at("q4_K")) {
+                let kld = of.predict(&other, recipe.selection).value;
+                assert!(kld >= recipe.kld.predicted.value, "{}", tensor.name);
+            }
+        }
+    }
+    let cannot = mixture(&[("token_embd.weight", "f16")]);
+    let tight = Goal::Size(of.size_bytes(&all_at("q2_K")));
+    assert!(solve_holding(&cannot, &of, tight, &[]).is_err());
 }
 
 #[test]

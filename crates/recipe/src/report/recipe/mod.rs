@@ -150,21 +150,21 @@ pub struct LikeCheck {
     pub ratio: Option<Ratio>,
     /// The importance matrix that its file states it was quantized with; null: none.
     pub made_with: Option<String>,
-    /// The recipe with this model's types for its embedding and output; null where they have those, and where they
-    /// cannot have them.
+    /// The best recipe with this model's types for the embedding and the output; null where the recipe has those, and
+    /// where none of its size can.
     pub at_equal_embedding: Option<EqualEmbedding>,
     /// The ratio on the map's text, as the map predicts it; null if the map does not know the types of
     /// this model's tensors.
     pub predicted_ratio: Option<Estimate>,
 }
 
-/// A recipe with the types of another model for the embedding and the output.
+/// The best recipe of the same size with the types of another model for the embedding and the output.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EqualEmbedding {
     /// Their types in the recipe, and in the other model.
     pub changed: Vec<ChangedType>,
-    /// Bytes of the recipe's file with those.
+    /// Bytes of its file.
     pub size_bytes: u64,
     /// Its KLD over the other model's; null where it is not defined.
     pub ratio: Option<Ratio>,
@@ -267,7 +267,7 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
             let changed = list(changed.collect());
             ratio_line(out, "at equal types", paired, "");
             let size = bytes(equal.size_bytes);
-            out.line("", &format!("with {changed}, as the other has: {size}"));
+            out.line("", &format!("by the best with {changed}, as there: {size}"));
         }
         if let Some(predicted) = &like.predicted_ratio {
             out.estimate("predicted ratio", predicted, ratio);
