@@ -29,7 +29,7 @@ use crate::settings::{MapInput, SensitivitySettings};
 const FEWEST_WINDOWS: usize = 2;
 
 /// The windows of a map unless more tokens are asked for, as few as show how much windows differ. On two real models,
-/// recipes by maps of 2 windows and of 16 are as good (docs/RECIPES.md).
+/// recipes by maps of 2 windows and of 8 are as good (docs/RECIPES.md).
 const DEFAULT_WINDOWS: usize = 8;
 
 /// The text or the reference, before the model is loaded.
