@@ -1,13 +1,11 @@
 //! The KLD of each tensor at each type, from the cells that tell most of it.
 //!
-//! A tensor that was measured alone, at the type that the map measures it at, has its own cell. Its KLD at another
-//! type is that KLD times the
-//! ratio of the weight errors at both types, because a tensor's KLD is proportional to its relative
-//! squared weight error. To that comes what ggml loses by rounding the activations that the tensor
-//! is multiplied with, which is the same for all types with blocks of one size: a role that was
-//! exchanged whole shows how much. A group's KLD is shared among those of its tensors that were not
-//! measured alone, by their weight errors too. A tensor that was not measured at all is as
-//! sensitive as the median of its role.
+//! A tensor that was measured alone, at the type at which the map measures it, has its own cell. Its KLD at another type
+//! is that KLD times the ratio of the weight errors at both types, because a tensor's KLD is proportional to its relative
+//! squared weight error. To that comes what ggml loses by rounding the activations that the tensor is multiplied with,
+//! which is the same for all types with blocks of one size: a role that was exchanged whole shows how much. A group's KLD
+//! is shared among those of its tensors that were not measured alone, by their weight errors too. A tensor that was not
+//! measured at all is as sensitive as the median of its role.
 //!
 //! Random tensors are measured alone at another type too, to check what is predicted. Such a cell counts at its own
 //! type, and at others only beside the tensor's own cell: where a tensor has but a share of its group's KLD, the
@@ -240,13 +238,16 @@ impl<'m> Reader<'m> {
         }
     }
 
+    /// What the map says of a tensor.
+    fn known(&self, name: &str) -> Option<&Known<'m>> {
+        self.index.get(name).map(|&index| &self.tensors[index])
+    }
+
     /// True if each tensor of a mixture has the type at which the map measures it.
     fn has_measured_types(&self, mixture: &Mixture) -> bool {
-        let known = |name: &str| self.index.get(name).map(|&index| &self.tensors[index]);
-        let mut tensors = mixture.iter();
-        tensors.all(|(name, kind)| {
-            known(name)
-                .is_none_or(|known| known.measured_type.is_none_or(|measured| measured == *kind))
+        mixture.iter().all(|(name, kind)| {
+            let measured_type = self.known(name).and_then(|known| known.measured_type);
+            measured_type.is_none_or(|measured_type| measured_type == *kind)
         })
     }
 
@@ -256,7 +257,7 @@ impl<'m> Reader<'m> {
         let header = &self.map.header;
         let is_made_of = |asked: &&GgmlType| {
             mixture.iter().all(|(name, kind)| {
-                let known = self.index.get(&**name).map(|&index| &self.tensors[index]);
+                let known = self.known(name);
                 known.and_then(|known| nearest_of(header, &known.errors, **asked)) == Some(*kind)
             })
         };
@@ -322,8 +323,7 @@ impl<'m> Reader<'m> {
     fn rounding_of_role(&self, cell: usize) -> Option<(String, GgmlType, f64)> {
         let exchanged = &self.map.cells[cell].exchanged;
         let kind = *exchanged.values().next()?;
-        let indices = exchanged.keys().map(|name| self.index.get(&**name));
-        let known = indices.map(|index| Some(&self.tensors[*index?]));
+        let known = exchanged.keys().map(|name| self.known(name));
         let members: Vec<&Known<'_>> = known.collect::<Option<_>>()?;
         let role = &members[0].role;
         let is_of_one = members.len() > 1

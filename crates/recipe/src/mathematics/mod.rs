@@ -228,11 +228,13 @@ pub fn nearest_type<'t>(
     kind: GgmlType,
     types: impl Iterator<Item = &'t GgmlType>,
 ) -> Option<GgmlType> {
+    types.min_by_key(|other| nearness(**other, kind)).copied()
+}
+
+/// The order of types by their nearness to another: that itself first, then by the difference in bits.
+pub fn nearness(kind: GgmlType, other: GgmlType) -> (bool, u64) {
     // The bit patterns of positive numbers are in the order of the numbers.
-    let far = |other: &GgmlType| (other.bits() - kind.bits()).abs().to_bits();
-    types
-        .min_by_key(|other| (**other != kind, far(other)))
-        .copied()
+    (kind != other, (kind.bits() - other.bits()).abs().to_bits())
 }
 
 /// A tensor's role and the number of its layer: `attn_v` and 3 of `blk.3.attn_v.weight`, `output` and

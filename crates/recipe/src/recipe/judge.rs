@@ -307,15 +307,18 @@ impl<'j> Judge<'j> {
     /// `None` if the recipe has those types already, and where no recipe can have them.
     fn at_equal_types(&self, recipe: &Recipe, like: &Blueprint) -> Result<Option<AtEqualTypes>> {
         let (inputs, chosen) = (self.inputs, recipe.mixture());
-        let mut held = chosen.clone();
-        held.retain(|name, kind| {
-            let other = like.tensors.iter().find(|tensor| tensor.name == *name);
-            let other = other.filter(|_| OF_VOCABULARY.contains(&&**name));
-            other.is_some_and(|other| std::mem::replace(kind, other.kind) != other.kind)
+        let of_vocabulary = like.tensors.iter().filter(|tensor| {
+            let kind = chosen.get(&tensor.name);
+            OF_VOCABULARY.contains(&&*tensor.name) && kind.is_some_and(|kind| *kind != tensor.kind)
         });
+        let held: Mixture = of_vocabulary
+            .map(|tensor| (tensor.name.clone(), tensor.kind))
+            .collect();
+        if held.is_empty() {
+            return Ok(None);
+        }
         let types = &inputs.settings.types;
-        let equal = solve_holding(&held, &inputs.costs, inputs.goal, types);
-        let Some(equal) = equal.ok().filter(|_| !held.is_empty()) else {
+        let Ok(equal) = solve_holding(&held, &inputs.costs, inputs.goal, types) else {
             return Ok(None);
         };
         let mixture = equal.mixture();

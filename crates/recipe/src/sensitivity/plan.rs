@@ -4,6 +4,7 @@
 //! Every rule compares one tensor, or one group, with the whole model at the measured types. So the parts of
 //! a run that is shared out together measure exactly what one run would.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kl_formats::{Cell, GgmlType, Mixture};
@@ -186,7 +187,8 @@ pub fn windows_left(
     n_windows: usize,
     n_units: usize,
 ) -> u64 {
-    let cell_of = |mixture: &Mixture| cells.iter().find(|cell| cell.exchanged == *mixture);
+    let by_mixture = BTreeMap::from_iter(cells.iter().map(|cell| (&cell.exchanged, cell)));
+    let cell_of = |mixture: &Mixture| by_mixture.get(mixture).copied();
     let n_measured = |mixture: &Mixture| cell_of(mixture).map_or(0, |cell| cell.klds.len());
     let is_known = |cell: &Cell| cell.klds.len() >= n_windows || is_enough(cell, whole, n_units);
     let is_group = |piece: &&WorkItem<'_>| piece.n_windows.is_none() && piece.tensors.len() > 1;

@@ -60,8 +60,8 @@ fn a_check_of_a_grouped_tensor_says_nothing_of_other_tensors() {
     assert_eq!(of(&bare), of(&checked));
 }
 
-/// A role that was exchanged whole at another type is no group: it is smaller than this one, but its KLD at q8_0 is
-/// mostly what rounding activations costs.
+/// A role that was exchanged as a whole at another type does not count as a group: at q8_0, most of its KLD comes from
+/// rounded activations.
 #[test]
 fn a_role_at_another_type_is_no_group() {
     let role = PAIR.map(|name| (name.to_owned(), kind("q8_0")));

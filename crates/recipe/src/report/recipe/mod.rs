@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::mathematics::{
     FrontierPoint, Recipe, RecipeKld, RecipeTensor, UnmeasuredTensor, thinned,
 };
+use crate::report::sensitivity::text::without_weight;
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 15;
@@ -261,8 +262,8 @@ fn measured(out: &mut Sheet, check: &RecipeCheck) {
         if let Some((equal, paired)) = equal.and_then(|equal| Some((equal, equal.ratio.as_ref()?)))
         {
             let changed = equal.changed.iter().map(|change| {
-                let name = change.name.strip_suffix(".weight").unwrap_or(&change.name);
-                format!("{} at {}", printable(name), change.to)
+                let name = printable(without_weight(&change.name));
+                format!("{name} at {}", change.to)
             });
             let changed = list(changed.collect());
             ratio_line(out, "at equal types", paired, "");

@@ -5,7 +5,7 @@
 pub(super) mod testing;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(super) mod text;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,9 @@ use kl_report::{ModelInfo, Versions};
 use kl_stats::stats::{Confidence, Estimate};
 use serde::Serialize;
 
-use crate::mathematics::{Additivity, CheckedPrediction, Cost, Sensitivities, TensorCosts};
+use crate::mathematics::{
+    Additivity, CheckedPrediction, Cost, Sensitivities, TensorCosts, nearness,
+};
 
 /// The fewest windows whose spread says enough about other text.
 const MIN_WINDOWS: u64 = 8;
@@ -258,12 +260,6 @@ fn compared(tensor: &TensorCosts, compared_type: GgmlType) -> Option<Cost> {
     let (_, costs) = tensor.costs.split_last()?;
     let rank = |cost: &&Cost| (nearness(cost.kind, compared_type), !cost.is_measured);
     costs.iter().min_by_key(rank).copied()
-}
-
-/// The order of types by their nearness to another: that itself first, then by the difference in bits.
-fn nearness(kind: GgmlType, other: GgmlType) -> (bool, u64) {
-    // The bits of positive numbers are in their order.
-    (kind != other, (kind.bits() - other.bits()).abs().to_bits())
 }
 
 /// Some tensors, each alone at the type at which tensors are compared.

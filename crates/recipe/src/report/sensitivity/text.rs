@@ -406,6 +406,7 @@ fn bar(share: f64) -> String {
     "█".repeat(eighths / 8) + part
 }
 
-fn without_weight(name: &str) -> &str {
+/// A tensor's name as tables show it.
+pub(in crate::report) fn without_weight(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
