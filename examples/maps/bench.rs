@@ -171,7 +171,8 @@ impl<'m> Bench<'m> {
     }
 
     fn evaluate(&self, mixture: &Mixture) -> Result<Cell> {
-        self.weights.exchange(mixture, self.imatrix.as_ref())?;
+        self.weights
+            .exchange(mixture, self.imatrix.as_ref(), &|| false)?;
         let mut cell = Cell {
             exchanged: mixture.clone(),
             ..Cell::default()

@@ -83,7 +83,7 @@ fn exchanged_weights_give_the_logits_of_the_file() {
         let of_model = || logits(&mut *model.decoder(&options).unwrap());
         let original = of_model();
         let exchanged = |mixture: &Mixture| {
-            weights.exchange(mixture, None).unwrap();
+            weights.exchange(mixture, None, &|| false).unwrap();
             of_model()
         };
         let of_types: Vec<_> = types.iter().map(|it| exchanged(&mixture(it))).collect();

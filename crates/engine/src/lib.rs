@@ -426,6 +426,9 @@ pub trait Model: Sync {
     fn drop_last(self: Box<Self>) {}
 }
 
+/// Tells whether work that takes long should stop.
+pub type ShouldStop<'s> = &'s (dyn Fn() -> bool + Sync);
+
 /// The weights of a loaded model, which can be exchanged for quantized ones, and back, in their own memory.
 pub trait Weights {
     /// Names the weights that decoding uses and the quantizer may change, in the order of the file.
@@ -447,8 +450,14 @@ pub trait Weights {
     ///
     /// # Errors
     /// A decoder that has not been dropped, a tensor that cannot be exchanged or has no such type, a type
-    /// that needs an importance matrix, or a file that cannot be read any more.
-    fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError>;
+    /// that needs an importance matrix, or a file that cannot be read any more; [`EngineError::Interrupted`]
+    /// if `should_stop`, which is asked all the while. What was exchanged until then stays.
+    fn exchange(
+        &self,
+        mixture: &Mixture,
+        imatrix: Option<&Imatrix>,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<(), EngineError>;
 
     /// Returns the relative squared errors of a tensor's weights at some types,
     /// `sum((w - q)^2) / sum(w^2)`, each square weighted by the importance of its column if there is an
@@ -614,6 +623,9 @@ pub enum EngineError {
     /// what to do.
     #[error("{0}")]
     Setup(String),
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl EngineError {

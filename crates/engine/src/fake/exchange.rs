@@ -6,7 +6,7 @@ use kl_formats::{GgmlType, Mixture, Unmeasured};
 
 use super::FakeModel;
 use super::weights::{FakeWeight, Perturbation};
-use crate::{EngineError, Imatrix, Weights};
+use crate::{EngineError, Imatrix, ShouldStop, Weights};
 use kl_system::locked;
 
 impl Weights for FakeModel {
@@ -19,7 +19,15 @@ impl Weights for FakeModel {
         Ok(Vec::new())
     }
 
-    fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
+    fn exchange(
+        &self,
+        mixture: &Mixture,
+        imatrix: Option<&Imatrix>,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<(), EngineError> {
+        if should_stop() {
+            return Err(EngineError::Interrupted);
+        }
         // Each decoder shares the perturbation.
         if Arc::strong_count(&self.perturbation) > 1 {
             return Err(EngineError::has_decoder(&self.facts.path));

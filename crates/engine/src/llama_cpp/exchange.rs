@@ -14,7 +14,7 @@ use super::weights::{Blocks, quantize, quantized, squares};
 use crate::gguf::Tensor;
 use crate::model_files::IN_USE;
 use crate::quantizer::{changes, is_original, refusal};
-use crate::{EngineError, Imatrix, Weights};
+use crate::{EngineError, Imatrix, ShouldStop, Weights};
 use kl_system::locked;
 
 /// Quantized types in which models are published: a tensor of such a type stays as it is. Other types may
@@ -133,12 +133,13 @@ impl LlamaCppModel<'_> {
         weight: &Weight,
         wanted: Contents,
         importances: Option<&[f32]>,
+        should_stop: ShouldStop<'_>,
     ) -> Result<(), EngineError> {
         let mut contents = locked(&weight.contents);
         if contents.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let blocks = self.quantize(weight, wanted.kind, importances)?;
+        let blocks = self.quantize(weight, wanted.kind, importances, should_stop)?;
         self.files.check_same(IN_USE)?;
         *contents = None;
         let _turn = locked(self.turn());
@@ -155,12 +156,13 @@ impl LlamaCppModel<'_> {
     /// Returns the rows of the original at a type.
     ///
     /// # Errors
-    /// A file that cannot be read any more, or weights that are not finite.
+    /// A file that cannot be read any more, weights that are not finite, or that it should stop.
     fn quantize(
         &self,
         weight: &Weight,
         kind: GgmlType,
         importances: Option<&[f32]>,
+        should_stop: ShouldStop<'_>,
     ) -> Result<Blocks, EngineError> {
         let rows = self.rows(weight)?;
         if kind == weight.tensor.kind {
@@ -175,6 +177,9 @@ impl LlamaCppModel<'_> {
             let importances = rows.importances(importances, start);
             let pieces = quantized.par_chunks_mut(row_bytes * n_at_once).enumerate();
             pieces.try_for_each(|(piece, quantized)| {
+                if should_stop() {
+                    return Err(EngineError::Interrupted);
+                }
                 let first = start + piece * n_at_once;
                 let weights = rows.weights(first..first + quantized.len() / row_bytes)?;
                 if quantize(kind, rows.n_columns, &weights, importances, quantized) {
@@ -206,7 +211,12 @@ impl Weights for LlamaCppModel<'_> {
         Ok(unmeasured.collect())
     }
 
-    fn exchange(&self, mixture: &Mixture, imatrix: Option<&Imatrix>) -> Result<(), EngineError> {
+    fn exchange(
+        &self,
+        mixture: &Mixture,
+        imatrix: Option<&Imatrix>,
+        should_stop: ShouldStop<'_>,
+    ) -> Result<(), EngineError> {
         for name in mixture.keys() {
             self.exchangeable_weight(name)?;
         }
@@ -227,7 +237,9 @@ impl Weights for LlamaCppModel<'_> {
             return Err(EngineError::has_decoder(&self.facts.path));
         }
         let mut all = checked.into_iter();
-        all.try_for_each(|(weight, wanted, importances)| self.fill(weight, wanted, importances))
+        all.try_for_each(|(weight, wanted, importances)| {
+            self.fill(weight, wanted, importances, should_stop)
+        })
     }
 
     fn errors(

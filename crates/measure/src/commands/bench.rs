@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Result;
-use kl_engine::{ContextOptions, Engine, Model, memory};
-use kl_formats::{TokenRecord, WindowSpec, n_rows};
+use kl_engine::{ContextOptions, Engine, Imatrix, Model, Weights, memory};
+use kl_formats::{Mixture, TokenRecord, WindowSpec, n_rows};
 
 use super::context::{check_parallel, context_sources, largest_context};
 use super::devices::{connect_devices, load};
@@ -48,6 +48,19 @@ impl<'b> Bench<'b> {
     /// The number of rows of these windows.
     pub fn n_rows(&self, windows: Range<usize>) -> u64 {
         n_rows(self.rows.windows.get(windows).unwrap_or_default())
+    }
+
+    /// Exchanges weights of the model, and all others for the original's.
+    ///
+    /// # Errors
+    /// Why they cannot be exchanged, or that the observer asks to stop.
+    pub fn exchange(
+        &self,
+        weights: &dyn Weights,
+        mixture: &Mixture,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<(), Error> {
+        Ok(weights.exchange(mixture, imatrix, &|| self.watch.should_stop())?)
     }
 
     /// Scores a model, with its present tensors, on these windows. `on_window` gets the records of each.

@@ -101,7 +101,9 @@ impl<'j> Judge<'j> {
         }
         Split::announce(&options, decoding, Some(windows.len()), watch);
         watch.event(&Event::Plan("text", &plan));
-        model.weights()?.exchange(&Mixture::new(), None)?;
+        model
+            .weights()?
+            .exchange(&Mixture::new(), None, &|| watch.should_stop())?;
         Ok(Self {
             bench: Bench::of_model(&*model, windows, options, run, watch)?,
             inputs,
@@ -169,7 +171,8 @@ impl<'j> Judge<'j> {
         label: &str,
     ) -> Result<Vec<TokenRecord>> {
         let weights = self.model.weights()?;
-        weights.exchange(mixture, self.inputs.imatrix.as_ref())?;
+        self.bench
+            .exchange(weights, mixture, self.inputs.imatrix.as_ref())?;
         self.score(windows, label)
     }
 
@@ -233,7 +236,7 @@ impl<'j> Judge<'j> {
         let phase = watch.begin("second round", Some(n_cells), Some(n_tokens));
         let weights = self.model.weights()?;
         let measure = |mixture: &Mixture| -> Result<Option<f64>> {
-            weights.exchange(mixture, inputs.imatrix.as_ref())?;
+            bench.exchange(weights, mixture, inputs.imatrix.as_ref())?;
             let mut records = Vec::new();
             let on_window =
                 &mut |window_records: &[TokenRecord]| records.extend_from_slice(window_records);

@@ -268,7 +268,7 @@ impl Measurement<'_> {
         windows: Range<usize>,
         phase: &Phase<'_>,
     ) -> Result<Cell, Error> {
-        self.weights.exchange(exchanged, self.imatrix)?;
+        self.bench.exchange(self.weights, exchanged, self.imatrix)?;
         let mut cell = Cell {
             exchanged: exchanged.clone(),
             from: windows.start,

@@ -14,7 +14,7 @@ use kl_measure::commands::context::{
     Decoding, backend_identity, check_models, check_windows, context_options, writer,
 };
 use kl_measure::commands::input;
-use kl_measure::commands::observer::Watch;
+use kl_measure::commands::observer::{Event, Watch};
 use kl_measure::commands::reference::{
     EvaluatedEntries, check_vocabulary, open_rows, read_windows, refuse_folder,
 };
@@ -172,7 +172,7 @@ impl<'s> Opened<'s> {
 }
 
 impl Windows {
-    /// Keeps the original's rows in memory: reads them from the reference, or else `model` computes them.
+    /// Keeps the original's rows in memory, and says how much of it: reads them from the reference, or else `model` computes them.
     ///
     /// # Errors
     /// Rows that cannot be computed or read, or that the observer asks to stop.
@@ -183,6 +183,14 @@ impl Windows {
         watch: &'k Watch<'k>,
     ) -> Result<Bench<'k>> {
         let (windows, options) = (self.windows, self.options);
+        let facts = model.facts();
+        let needed = bytes_of_rows(&windows, facts.n_vocab);
+        let text = format!(
+            "{} for the original's rows, beside {} of weights",
+            bytes(needed),
+            bytes(facts.loaded_bytes)
+        );
+        watch.event(&Event::Plan("memory", &text));
         let Some((reference, order)) = self.file else {
             return Ok(Bench::of_model(model, windows, options, run, watch)?);
         };

@@ -1,6 +1,7 @@
 //! Exchanged weights give the logits of the file that llama.cpp's quantizer writes, to the bit.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kl_formats::{Float, Mixture};
 use tempfile::TempDir;
@@ -9,12 +10,15 @@ use super::quantize::write;
 use super::quantizer_rules::{MODELS, kind};
 use super::*;
 use crate::gguf;
-use crate::{EngineError, SplitMode, Weights, needs_imatrix};
+use crate::{EngineError, ShouldStop, SplitMode, Weights, needs_imatrix};
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../../../../../tests/program/gguf.rs"]
 mod made;
 use made::Gguf;
+
+/// Never stops.
+const NEVER: ShouldStop<'static> = &|| false;
 
 /// Loads a model on the CPU so that its weights can be exchanged, and lie as in its file.
 fn exchangeable(path: &Path) -> LlamaCppModel<'static> {
@@ -97,14 +101,14 @@ fn every_type_in_every_architecture_gives_the_logits_of_the_file() {
             let needs_one = |name: &String| needs_imatrix(name, kind);
             let has_one = (i + j) % 2 == 0 || mixture.keys().any(needs_one);
             let imatrix = Some(&imatrix).filter(|_| has_one);
-            model.exchange(&mixture, imatrix).unwrap();
+            model.exchange(&mixture, imatrix, NEVER).unwrap();
             let exchanged = logits(&model);
             let expected = logits_of_file(&folder, &path, &mixture, imatrix);
             assert!(exchanged == expected, "{architecture} {kind} {has_one}");
             assert!(exchanged != original, "{architecture} {kind}");
             compared.insert((kind.name, has_one));
         }
-        model.exchange(&Mixture::new(), None).unwrap();
+        model.exchange(&Mixture::new(), None, NEVER).unwrap();
         assert!(logits(&model) == original, "{architecture}");
     }
     // With an importance matrix and without, but for the six that need one.
@@ -121,7 +125,7 @@ fn weights_are_exchanged_one_at_a_time_and_restored() {
     for (i, name) in model.exchangeable().unwrap().into_iter().enumerate() {
         let kind = kind(["q2_K", "iq2_xs", "q5_0"][i % 3]);
         let mixture = Mixture::from([(name.clone(), kind)]);
-        model.exchange(&mixture, Some(&imatrix)).unwrap();
+        model.exchange(&mixture, Some(&imatrix), NEVER).unwrap();
         let exchanged = logits(&model);
         assert!(exchanged != original, "{name}");
         let expected = logits_of_file(&folder, &path, &mixture, Some(&imatrix));
@@ -130,12 +134,14 @@ fn weights_are_exchanged_one_at_a_time_and_restored() {
     // The same type with another importance matrix, or without, is another mixture.
     let mixture = all_at(&model, kind("q4_K"));
     let [with, without] = [Some(&imatrix), None].map(|imatrix| {
-        model.exchange(&mixture, imatrix).unwrap();
+        model.exchange(&mixture, imatrix, NEVER).unwrap();
         logits(&model)
     });
     assert!(with != without);
     // The original's own type is the original.
-    model.exchange(&all_at(&model, kind("f16")), None).unwrap();
+    model
+        .exchange(&all_at(&model, kind("f16")), None, NEVER)
+        .unwrap();
     assert!(logits(&model) == original);
 }
 
@@ -163,13 +169,30 @@ fn originals_of_other_types_and_split_ones_are_exchanged() {
         let original = logits(&model);
         for other in ["q6_K", "q4_0"] {
             let mixture = all_at(&model, kind(other));
-            model.exchange(&mixture, None).unwrap();
+            model.exchange(&mixture, None, NEVER).unwrap();
             let expected = logits_of_file(&folder, &path, &mixture, None);
             assert!(logits(&model) == expected, "{own} {other}");
         }
-        model.exchange(&Mixture::new(), None).unwrap();
+        model.exchange(&Mixture::new(), None, NEVER).unwrap();
         assert!(logits(&model) == original, "{own}");
     }
+}
+
+#[test]
+fn an_exchange_stops_when_asked_and_the_next_one_is_whole() {
+    let model = exchangeable(&fixture("tiny-f16.gguf"));
+    let original = logits(&model);
+    let mixture = all_at(&model, kind("q4_0"));
+    let n_asked = AtomicUsize::new(0);
+    let after_five: ShouldStop<'_> = &|| n_asked.fetch_add(1, Ordering::Relaxed) >= 5;
+    let stopped = model.exchange(&mixture, None, after_five);
+    assert!(matches!(stopped, Err(EngineError::Interrupted)));
+    assert!(
+        logits(&model) != original,
+        "the first tensors are exchanged"
+    );
+    model.exchange(&Mixture::new(), None, NEVER).unwrap();
+    assert!(logits(&model) == original);
 }
 
 #[test]
@@ -182,13 +205,16 @@ fn a_file_that_is_cut_off_is_an_error_and_the_next_exchange_is_whole() {
     let model = exchangeable(&path);
     let original = logits(&model);
     let mixture = all_at(&model, kind("q4_0"));
-    model.exchange(&mixture, None).unwrap();
+    model.exchange(&mixture, None, NEVER).unwrap();
     let exchanged = logits(&model);
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     // Nothing is read for what is there already.
-    model.exchange(&mixture, None).unwrap();
+    model.exchange(&mixture, None, NEVER).unwrap();
     for mixture in [all_at(&model, kind("q5_1")), Mixture::new()] {
-        let message = model.exchange(&mixture, None).unwrap_err().to_string();
+        let message = model
+            .exchange(&mixture, None, NEVER)
+            .unwrap_err()
+            .to_string();
         // By what is left of it, or by its length.
         let is_said = ["cannot be read", "became shorter while it was read"];
         assert!(
@@ -199,13 +225,13 @@ fn a_file_that_is_cut_off_is_an_error_and_the_next_exchange_is_whole() {
     }
     std::fs::write(&path, &bytes).unwrap();
     // The file could be another one.
-    let changed = model.exchange(&Mixture::new(), None).unwrap_err();
+    let changed = model.exchange(&Mixture::new(), None, NEVER).unwrap_err();
     assert!(matches!(changed, EngineError::Changed(_)), "{changed}");
     let file = std::fs::OpenOptions::new().append(true).open(&path);
     file.unwrap().set_modified(modified).unwrap();
-    model.exchange(&mixture, None).unwrap();
+    model.exchange(&mixture, None, NEVER).unwrap();
     assert!(logits(&model) == exchanged);
-    model.exchange(&Mixture::new(), None).unwrap();
+    model.exchange(&Mixture::new(), None, NEVER).unwrap();
     assert!(logits(&model) == original);
 }
 
@@ -216,12 +242,15 @@ fn no_weight_is_exchanged_while_a_decoder_could_use_its_old_graph() {
     let mixture = all_at(&model, kind("q4_0"));
     let [first, second] = [(); 2].map(|()| model.decoder(&options(32, 32)).unwrap());
     drop(first);
-    let message = model.exchange(&mixture, None).unwrap_err().to_string();
+    let message = model
+        .exchange(&mixture, None, NEVER)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("drop its decoders first"), "{message}");
     assert!(!message.contains('\n'), "{message}");
     drop(second);
     assert!(logits(&model) == original);
-    model.exchange(&mixture, None).unwrap();
+    model.exchange(&mixture, None, NEVER).unwrap();
     assert!(logits(&model) != original);
 }
 
@@ -266,7 +295,10 @@ fn what_cannot_be_exchanged_is_refused_in_one_line() {
         let name = &format!("{name}.weight");
         let model = exchangeable(&fixture(file));
         let mixture = Mixture::from([(name.to_owned(), kind(to))]);
-        let message = model.exchange(&mixture, imatrix).unwrap_err().to_string();
+        let message = model
+            .exchange(&mixture, imatrix, NEVER)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains(part), "{message}");
         assert!(!message.contains('\n'), "{message}");
         let errors = model.errors(name, &[kind(to)], imatrix, 9);
