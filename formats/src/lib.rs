@@ -159,6 +159,7 @@ mod reference;
 mod row;
 mod run_key;
 mod source;
+mod speed;
 mod states;
 mod target;
 mod tensors;
@@ -215,6 +216,7 @@ pub use sidecar::{
     CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };
 pub use source::sniff;
+pub use speed::{Pace, Speed};
 pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
 pub use target::Target;
 pub use window::{Groups, MAX_N_CTX, MAX_N_VOCAB, WindowEntry, WindowSpec, longest_window, n_rows};

@@ -356,13 +356,13 @@ pub trait Model: Sync {
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Box<dyn Decoder + '_>, EngineError>;
 
-    /// Returns the bytes of the cache of a context of one sequence, by the number of its tokens, with these
-    /// types of cache, as llama.cpp's programs allocate it unless told otherwise: a layer with a sliding window keeps no
-    /// more than the window and a physical batch of 512 tokens. No such context is allocated.
+    /// Returns the bytes of a context of one sequence, by the number of its tokens, with these types of cache,
+    /// as llama.cpp's programs allocate it unless told otherwise: a layer with a sliding window keeps no more
+    /// than the window and a physical batch of 512 tokens. No such context is allocated.
     ///
     /// # Errors
     /// A file that cannot be read again, or types that do not go with the model.
-    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError>;
+    fn context_sizes(&self, options: &ContextOptions) -> Result<ContextSizes, EngineError>;
 
     /// Decodes windows in a context of its own, in calls of one physical batch, and returns what the nodes
     /// of its graphs hold at these positions of each window, in the order in which they are computed. A
@@ -525,6 +525,16 @@ pub trait Decoder: Send {
     /// # Errors
     /// If the engine refuses.
     fn forget(&mut self, sequence: usize) -> Result<(), EngineError>;
+}
+
+/// The bytes of a context, by the number of its tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContextSizes {
+    /// Those of its cache.
+    pub cache: CacheSizes,
+    /// Those of the buffers in which a physical batch is computed, on all devices: the largest batch of
+    /// llama.cpp's programs unless told otherwise.
+    pub compute: CacheSizes,
 }
 
 /// Tokens to append to a sequence of a context.

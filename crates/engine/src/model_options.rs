@@ -307,6 +307,9 @@ pub struct ContextOptions {
     /// True if what weights are multiplied with gets noise as large as rounding to 8 bits makes it, in blocks
     /// of 32: to find how far roundings alone move the model's rows. Only on the CPU.
     pub is_noisy: bool,
+    /// True if it decodes as llama.cpp's programs do, to be timed: a layer with a sliding window forgets what
+    /// it has passed, and a lone token is decoded alone.
+    pub is_as_deployed: bool,
 }
 
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.

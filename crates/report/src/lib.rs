@@ -23,6 +23,7 @@ pub mod number;
 pub mod page;
 mod result;
 pub mod set_up;
+mod speed;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -18,6 +18,7 @@ use crate::about::ReferenceSummary;
 pub use crate::kinds::SIDECAR as MAGIC_LINE;
 pub use crate::provenance::MAX_HEADER_BYTES;
 use crate::provenance::{OwnHeader, Provenance, deref_to_provenance};
+use crate::speed::Speed;
 use crate::window::size_fault;
 pub use end::{TRAILER_BYTES, TokenTexts};
 pub use reader::{CutOffSidecar, SidecarReader, verify};
@@ -66,6 +67,9 @@ pub struct SidecarHeader {
     /// Entries of each row that were compared, from the first on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_vocab_compared: Option<u32>,
+    /// How fast the model ran; `None` where that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
 }
 
 deref_to_provenance!(SidecarHeader);

@@ -223,6 +223,13 @@ pub struct EvaluateArgs {
     )]
     pub sweep: Vec<SweptValues>,
 
+    /// Measure each model's speed too: a prompt of 512 tokens, and 64 tokens generated after it
+    ///
+    /// Three times, after one that does not count, with the threads, batches and devices of the evaluation. The
+    /// per-token file keeps the speeds, and kl report shows them.
+    #[arg(long)]
+    pub speed: bool,
+
     /// Size models by weights and KV cache together, with a context of N tokens
     ///
     /// The Pareto front is then that of the memory which each takes at your context.

@@ -270,6 +270,7 @@ fn evaluate(
         reference,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
         until: args.evaluate.until,
+        measures_speed: args.evaluate.speed,
         sweep,
         results,
         run,

@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kl_formats::{CacheSizes, Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
+use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, WindowSpec, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Blueprint, ContextOptions, Decoder, DequantizedCopy, Device, DeviceKind, Engine, EngineError,
-    FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts, ModelOptions,
-    Nodes, Quantization, TracedNode, Weights,
+    Blueprint, ContextOptions, ContextSizes, Decoder, DequantizedCopy, Device, DeviceKind, Engine,
+    EngineError, FileChange, GpuLayers, Head, Imatrix, Inspected, Layers, Model, ModelFacts,
+    ModelOptions, Nodes, Quantization, TracedNode, Weights,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -303,15 +303,18 @@ impl Model for FakeModel {
     }
 
     /// In proportion to the tokens.
-    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError> {
-        let mut sizes = CacheSizes::default();
+    fn context_sizes(&self, options: &ContextOptions) -> Result<ContextSizes, EngineError> {
+        let mut sizes = ContextSizes::default();
         for n_ctx in [256, 512] {
             let options = ContextOptions {
                 n_ctx,
                 ..options.clone()
             };
-            let bytes = self.decoder(&options)?.cache_bytes();
-            sizes.0.push((n_ctx.into(), bytes));
+            let decoder = self.decoder(&options)?;
+            let (cache, all) = (decoder.cache_bytes(), decoder.context_bytes());
+            sizes.cache.0.push((n_ctx.into(), cache));
+            let compute = all.saturating_sub(cache);
+            sizes.compute.0.push((n_ctx.into(), compute));
         }
         Ok(sizes)
     }

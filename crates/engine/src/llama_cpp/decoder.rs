@@ -21,6 +21,8 @@ pub(super) struct LlamaCppDecoder<'m> {
     pub(super) n_seq: usize,
     /// True if each sequence has a KV cache of its own.
     pub(super) has_own_caches: bool,
+    /// True if a lone token is decoded alone.
+    pub(super) is_as_deployed: bool,
     /// Takes the hidden states, in a context that shows them.
     pub(super) tap: Option<Arc<Mutex<Tap>>>,
     /// The token that was decoded in company of a lone one, by its sequence and its position, and is to
@@ -126,7 +128,8 @@ impl Decoder for LlamaCppDecoder<'_> {
         }
         let first = appended.first();
         let (window, start) = first.map_or((0, 0), |first| (first.window, first.start));
-        let can_have_company = facts.layers.can_decode_together() && self.calls.n_batch > 1;
+        let can_have_company =
+            facts.layers.can_decode_together() && self.calls.n_batch > 1 && !self.is_as_deployed;
         if let Some(first) = first.filter(|_| batch.len() == 1 && can_have_company) {
             let (n, last) = (first.tokens.len(), first.tokens.last().copied());
             batch.push(first.sequence, last.as_slice(), n, n);

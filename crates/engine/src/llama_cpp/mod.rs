@@ -20,8 +20,8 @@
 mod backends;
 #[cfg(unix)]
 mod bus_error;
-mod cache_sizes;
 mod context;
+mod context_sizes;
 mod decoder;
 mod dequantize;
 mod device;

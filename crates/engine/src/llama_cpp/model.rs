@@ -9,9 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use kl_formats::{
-    CacheSizes, Calls, Float, HeadCheck, HeadTensor, ModelIdentity, States, WindowSpec,
-};
+use kl_formats::{Calls, Float, HeadCheck, HeadTensor, ModelIdentity, States, WindowSpec};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -20,8 +18,8 @@ use llama_cpp_sys_2 as sys;
 use super::backends::TURN;
 #[cfg(unix)]
 use super::bus_error::Mapped;
-use super::cache_sizes::cache_sizes;
 use super::context::{Context, Contexts};
+use super::context_sizes::context_sizes;
 use super::decoder::LlamaCppDecoder;
 use super::dequantize;
 use super::device::{GgmlDevice, names};
@@ -41,9 +39,9 @@ use crate::dequantized_copy::TemporaryCopy;
 use crate::gguf::{Gguf, sha256_of};
 use crate::model_files::IN_USE;
 use crate::{
-    ContextOptions, Decoder, DeviceKind, EngineError, FileChange, GpuLayers, Head, Layers, Model,
-    ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride, TracedNode, Weights,
-    memory,
+    ContextOptions, ContextSizes, Decoder, DeviceKind, EngineError, FileChange, GpuLayers, Head,
+    Layers, Model, ModelFacts, ModelFiles, ModelOptions, Nodes, SplitMode, TensorOverride,
+    TracedNode, Weights, memory,
 };
 
 /// A model that llama.cpp has loaded.
@@ -135,6 +133,7 @@ impl Model for LlamaCppModel<'_> {
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             has_own_caches: options.has_own_caches,
+            is_as_deployed: options.is_as_deployed,
             tap,
             company: None,
         }))
@@ -142,11 +141,11 @@ impl Model for LlamaCppModel<'_> {
 
     /// Contexts of a model without weights take no memory, and show how much they would take. It is not kept, as
     /// a large vocabulary takes some.
-    fn cache_sizes(&self, options: &ContextOptions) -> Result<CacheSizes, EngineError> {
+    fn context_sizes(&self, options: &ContextOptions) -> Result<ContextSizes, EngineError> {
         let path = &self.facts.path;
         let without_weights = ModelOptions {
             is_without_weights: true,
-            ..ModelOptions::default()
+            ..self.facts.options.clone()
         };
         let (model, _) = open(
             path,
@@ -154,7 +153,7 @@ impl Model for LlamaCppModel<'_> {
             &ModelParams::new(path, &without_weights, &[])?,
         )?;
         self.files.check_same(IN_USE)?;
-        let sizes = cache_sizes(&model, options);
+        let sizes = context_sizes(&model, options, &self.facts.options);
         sizes.map_err(|why| self.fault(format!("llama.cpp could not size its KV cache: {why}")))
     }
 

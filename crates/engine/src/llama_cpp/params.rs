@@ -337,6 +337,8 @@ pub(super) fn context_params(
     params.offload_kqv = !model.no_kv_offload;
     params.op_offload = !model.no_op_offload;
     params.no_perf = true;
+    // llama.cpp's library keeps all, and so do evaluations.
+    params.swa_full = !options.is_as_deployed;
     params
 }
 

@@ -59,6 +59,7 @@ pub fn context_options(
         type_v: run.type_v,
         shows_states: false,
         is_noisy: false,
+        is_as_deployed: false,
     }
 }
 

@@ -28,6 +28,7 @@ pub mod resume;
 mod server_keys;
 pub mod settings;
 mod shelf;
+mod speed;
 mod verify_model;
 mod write;
 

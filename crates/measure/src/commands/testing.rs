@@ -192,6 +192,7 @@ impl Folder {
             reference: self.file("ref"),
             vocabulary: ComparedVocabulary::Same,
             until: None,
+            measures_speed: false,
             sweep: Sweep::none(false),
             results: results(),
             run: run(),

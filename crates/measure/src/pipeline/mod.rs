@@ -33,7 +33,7 @@ pub use not_finite::NotFinite;
 pub use reference_rows::ReferenceRows;
 pub use selection::{DEFAULT_SEED, Part, choose_windows, keep_until, shuffled, to_share};
 pub use states::StateSource;
-pub use timing::{DeviceClock, InputTime, Timing};
+pub use timing::{DeviceClock, InputTime, Timing, core_wait};
 pub use write::{FinishedOutput, WrittenWindow, write_reference};
 
 /// Why a run stopped.

@@ -87,7 +87,7 @@ impl Timing {
 
 /// The time since its start for which the calling thread was ready to run while no core was free
 /// for it. Of all systems only Linux measures that.
-pub(super) fn core_wait() -> Option<Duration> {
+pub fn core_wait() -> Option<Duration> {
     // The time that it ran and the time that it waited, in nanoseconds, and a count.
     let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let waited = times.split_whitespace().nth(1)?.parse().ok()?;

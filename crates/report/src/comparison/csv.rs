@@ -35,7 +35,12 @@ const COLUMNS: &str = "label sidecar model=model.path size_bytes=model.size_byte
     same_to_the_end_lo=identical_output.same_to_the_end.lo
     same_to_the_end_hi=identical_output.same_to_the_end.hi
     half_differ_within=identical_output.half_differ_within greedy_answers=identical_output.n_answers
-    weights=set_up.weights is_weights_alone";
+    weights=set_up.weights is_weights_alone
+    prompt_tokens_per_s=speed.prompt.tokens_per_s prompt_lo=speed.prompt.lo
+    prompt_hi=speed.prompt.hi generation_tokens_per_s=speed.generation.tokens_per_s
+    generation_lo=speed.generation.lo generation_hi=speed.generation.hi
+    memory_context=memory.context memory_weights=memory.weights
+    memory_kv_cache=memory.kv_cache memory_compute=memory.compute";
 
 /// The one column that is not in the JSON where there is no KLD.
 const N_INFINITE: &str = "n_infinite";

@@ -14,8 +14,8 @@ use crate::identical_output::{left_out, same_up_to};
 use crate::layout::{View, WIDTH};
 use crate::names::Names;
 use crate::number::{
-    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, percent_1, printable, ratio,
-    short_kld, short_percent,
+    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, per_second, percent_1,
+    printable, ratio, short_kld, short_percent,
 };
 use crate::set_up;
 use crate::table::Table;
@@ -131,6 +131,7 @@ impl Comparison {
         let shows_bpw = !sizes.has_caches() || self.models.iter().any(|m| m.model.bpw != first_bpw);
         let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
         let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
+        let has_speed = self.models.iter().any(|m| m.speed.is_some());
         let mut n_candidates = 0;
         let rank = |m: &&ComparedModel| {
             n_candidates += u64::from(m.is_candidate());
@@ -154,6 +155,18 @@ impl Comparison {
             .number("same\ntop", |m| m.same_top(), points)
             .unit("%")
             .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
+            .number(
+                "prompt\ntokens/s",
+                |m| Some(m.speed?.prompt.tokens_per_s),
+                per_second,
+            )
+            .shown_if(has_speed)
+            .number(
+                "gen.\ntokens/s",
+                |m| Some(m.speed?.generation.tokens_per_s),
+                per_second,
+            )
+            .shown_if(has_speed)
             .estimate(["times the best", ""], times_best, ratio)
             .in_markdown()
             .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, is_separator};
 
-use kl_formats::{BackendIdentity, ModelIdentity, PROMPT_SPAN, Shard, split_gguf_name};
+use kl_formats::{BackendIdentity, ModelIdentity, PROMPT_SPAN, Shard, Speed, split_gguf_name};
 use kl_stats::stats::{Breakdown, Estimate, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 use serde::Serialize;
 
@@ -83,6 +83,9 @@ pub struct ContextMemory {
     /// Bytes of the KV cache, and of the states of recurrent layers, as llama.cpp's programs allocate them
     /// for one sequence.
     pub kv_cache: u64,
+    /// Bytes of the buffers in which a physical batch is computed; absent where they are not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute: Option<u64>,
 }
 
 impl ContextMemory {
@@ -92,12 +95,19 @@ impl ContextMemory {
             context,
             weights: model.shown_bytes()?,
             kv_cache: set_up.kv_cache_sizes.as_ref()?.of_context(context)?,
+            compute: set_up
+                .compute_sizes
+                .as_ref()
+                .and_then(|sizes| sizes.of_context(context)),
         })
     }
 
     /// All of its bytes.
     pub fn bytes(&self) -> u64 {
-        self.weights.saturating_add(self.kv_cache)
+        let compute = self.compute.unwrap_or(0);
+        self.weights
+            .saturating_add(self.kv_cache)
+            .saturating_add(compute)
     }
 }
 
@@ -123,6 +133,9 @@ pub struct ModelResult {
     /// sidecar does not record the sizes of the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ContextMemory>,
+    /// How fast it ran; absent unless that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
     /// The end of an evaluation that was to stop at a narrow interval; absent for any other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilInfo>,

@@ -19,6 +19,7 @@ use super::number::{
     short_percent,
 };
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
+use super::speed::speed_lines;
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -112,8 +113,15 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     if let Some(memory) = &report.memory {
         let context = count_of(memory.context, "token");
         let [all, weights, cache] = [memory.bytes(), memory.weights, memory.kv_cache].map(bytes);
-        let parts = format!("weights {weights}, KV cache {cache}");
+        let compute = memory.compute.map(bytes);
+        let compute = compute.map_or(String::new(), |bytes| format!(", buffers {bytes}"));
+        let parts = format!("weights {weights}, KV cache {cache}{compute}");
         out.line("memory", &format!("{all} for {context}: {parts}"));
+    }
+    if let Some(speed) = &report.speed {
+        for (i, line) in speed_lines(speed).iter().enumerate() {
+            out.line(if i == 0 { "speed" } else { "" }, line);
+        }
     }
     out.known("reference model", reference.model.as_ref().map(describe));
     if let Some(states) = &reference.states {

@@ -26,6 +26,7 @@ use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
 use crate::commands::reference::{EvaluatedEntries, check_vocabulary, open_again, open_rows};
 use crate::commands::settings::{EvaluateSettings, RunSettings, Subject};
+use crate::commands::speed::measure_speed;
 use crate::pipeline::{DeviceClock, Error, MakeSource, Sources};
 
 /// The evaluations of a run, all against one reference.
@@ -247,7 +248,9 @@ impl<'e> RunAgainst<'_, 'e> {
         }
         check_models(about.model.as_ref(), &facts.identity, watch);
         header.model = Some(facts.identity.clone());
-        let begun_backend = sidecar.and_then(|sidecar| sidecar.begun_backend(&header));
+        let begun_header = sidecar.and_then(|sidecar| sidecar.begun_header(&header));
+        let begun_backend = begun_header.and_then(|begun_header| begun_header.backend.clone());
+        header.speed = begun_header.and_then(|begun_header| begun_header.speed);
         let n_ctx = reference.longest_window().unwrap_or(about.n_ctx);
         let window_rows = reference
             .windows()
@@ -278,8 +281,10 @@ impl<'e> RunAgainst<'_, 'e> {
         backend.kv_cache_bytes = begun_backend
             .as_ref()
             .and_then(|begun_backend| begun_backend.kv_cache_bytes);
-        backend.kv_cache_sizes =
-            begun_backend.and_then(|begun_backend| begun_backend.kv_cache_sizes);
+        if let Some(begun_backend) = begun_backend {
+            backend.kv_cache_sizes = begun_backend.kv_cache_sizes;
+            backend.compute_sizes = begun_backend.compute_sizes;
+        }
         if let Some(mut reference_backend) = about.backend.clone() {
             if subject.cache.is_some() {
                 // Nobody who sweeps the types needs a warning that they differ.
@@ -303,6 +308,9 @@ impl<'e> RunAgainst<'_, 'e> {
         options: &ContextOptions,
     ) -> Result<Evaluated> {
         let (run, header) = (&self.settings.run, &mut evaluation.header);
+        if self.settings.measures_speed && header.speed.is_none() {
+            header.speed = measure_speed(model, options, run, self.watch)?;
+        }
         let first_context = Mutex::new(None);
         // Only a context shows the size of its cache. An earlier run's is kept: nothing may be left to
         // decode, so that no context is needed.
@@ -314,7 +322,10 @@ impl<'e> RunAgainst<'_, 'e> {
             let context = model.decoder(options)?;
             backend.kv_cache_bytes = Some(context.cache_bytes());
             // The evaluation does not need them.
-            backend.kv_cache_sizes = model.cache_sizes(options).ok();
+            if let Ok(sizes) = model.context_sizes(options) {
+                backend.kv_cache_sizes = Some(sizes.cache);
+                backend.compute_sizes = Some(sizes.compute);
+            }
             *locked(&first_context) = Some(context);
         }
         reference.set_bos(model.facts().bos());

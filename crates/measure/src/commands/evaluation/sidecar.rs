@@ -11,8 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Error, Result, anyhow};
 use kl_engine::Model;
 use kl_formats::{
-    BackendIdentity, CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
-    TokenTexts,
+    CutOffSidecar, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };
 use kl_report::number::count_of;
 use kl_stats::stats::KldSoFar;
@@ -86,15 +85,15 @@ impl ClaimedSidecar {
         self.finished.clone().or(cut_off)
     }
 
-    /// Returns the backend with which an earlier run of this model against this reference computed
-    /// rows, if it is to be resumed or replaced.
-    pub fn begun_backend(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
+    /// Returns the header of an earlier run of this model against this reference, if it is to be resumed or
+    /// replaced.
+    pub fn begun_header(&self, header: &SidecarHeader) -> Option<&SidecarHeader> {
         let cut_off_header = self.cut_off.as_ref().map(|cut_off| &cut_off.header);
         let begun_header =
             cut_off_header.or(self.finished.as_ref().map(|finished| &finished.header))?;
         let is_same =
             begun_header.model == header.model && begun_header.reference == header.reference;
-        begun_header.backend.clone().filter(|_| is_same)
+        is_same.then_some(begun_header)
     }
 
     /// Begins to write, or continues what an earlier run of the same evaluation has left, whose windows

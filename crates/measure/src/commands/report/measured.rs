@@ -238,6 +238,7 @@ fn model_of_header(header: &SidecarHeader) -> ModelResult {
             && has_kv_types_of_reference(header)
             && has_weights_of_reference(header),
         n_vocab_compared: header.n_vocab_compared,
+        speed: header.speed,
         ..ModelResult::default()
     }
 }

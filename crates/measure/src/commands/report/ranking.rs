@@ -158,6 +158,7 @@ impl<'r> Ranking<'r> {
             // Threads change no bit, and the cache's size follows from the rest.
             (set_up.threads, set_up.weights) = (None, None);
             (set_up.kv_cache_bytes, set_up.kv_cache_sizes) = (None, None);
+            set_up.compute_sizes = None;
             set_up
         });
         let [model, other_model] = headers.map(|header| header.model.as_ref());

@@ -52,6 +52,8 @@ pub struct EvaluateSettings {
     /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
     /// `None`: all windows are evaluated.
     pub until: Option<f64>,
+    /// True if the speed of each model is measured too.
+    pub measures_speed: bool,
     /// What each model is evaluated with besides `run`.
     pub sweep: Sweep,
     pub results: ResultSettings,

@@ -1,4 +1,4 @@
-//! The bytes of a context's cache, by the number of tokens: asked of llama.cpp, which knows which layers keep what.
+//! The bytes of a context, by the number of its tokens: asked of llama.cpp, which knows which layers keep what.
 
 use std::ptr::NonNull;
 
@@ -10,7 +10,10 @@ use super::guard::{calls, guarded};
 use super::handle::as_ptr;
 use super::log::last_log_errors;
 use super::params::context_params;
-use crate::{ContextOptions, ModelOptions};
+use crate::{ContextOptions, ContextSizes, ModelOptions};
+
+/// The logical batch of llama.cpp's programs unless told otherwise.
+const N_BATCH: u32 = 2048;
 
 /// The physical batch of llama.cpp's programs unless told otherwise: a sliding window keeps as many tokens more.
 const N_UBATCH: u32 = 512;
@@ -21,15 +24,20 @@ const FAR: u32 = 1 << 16;
 /// Most tokens of a sliding window; a longer one passes none of a text's.
 const LONGEST_WINDOW: u32 = 1 << 20;
 
-/// The sizes of the cache of a context with the types of `options`, as llama.cpp's programs allocate it. Of a model
-/// without weights, no context is allocated.
+/// Contexts whose buffers are asked for: from a physical batch on, they grow along a line that bends where another
+/// step of the graph takes the most.
+const OF_BUFFERS: [u32; 5] = [N_UBATCH, 2048, 8192, 32_768, FAR];
+
+/// The sizes of a context with the types of `options`, of a model that was loaded with `loaded`, as llama.cpp's
+/// programs allocate it. Of a model without weights, no context is allocated.
 ///
 /// # Errors
 /// Why llama.cpp makes no such context.
-pub(super) fn cache_sizes(
+pub(super) fn context_sizes(
     model: &LlamaModel,
     options: &ContextOptions,
-) -> Result<CacheSizes, String> {
+    loaded: &ModelOptions,
+) -> Result<ContextSizes, String> {
     // SAFETY: the model is valid.
     let n_swa = unsafe { sys::llama_model_n_swa(as_ptr(model)) };
     let (padding, window) = (CacheSizes::PADDING, u32::try_from(n_swa).unwrap_or(0));
@@ -40,33 +48,41 @@ pub(super) fn cache_sizes(
     } else {
         vec![padding, FAR]
     };
-    let point = |n_ctx: u32| Ok((n_ctx.into(), cache_bytes(model, options, n_ctx)?));
-    let points = ends.into_iter().map(point);
-    Ok(CacheSizes(points.collect::<Result<_, String>>()?))
+    let bytes = |n_ctx| context_bytes(model, options, loaded, n_ctx);
+    let mut sizes = ContextSizes::default();
+    for n_ctx in ends {
+        sizes.cache.0.push((n_ctx.into(), bytes(n_ctx)?.0));
+    }
+    for n_ctx in OF_BUFFERS {
+        sizes.compute.0.push((n_ctx.into(), bytes(n_ctx)?.1));
+    }
+    Ok(sizes)
 }
 
-/// The bytes of the cache of a context of `n_ctx` tokens.
-pub(super) fn cache_bytes(
+/// The bytes of the cache, and of the buffers to compute in, of a context of `n_ctx` tokens.
+fn context_bytes(
     model: &LlamaModel,
     options: &ContextOptions,
+    loaded: &ModelOptions,
     n_ctx: u32,
-) -> Result<u64, String> {
+) -> Result<(u64, u64), String> {
     let options = ContextOptions {
         n_ctx,
         n_seq: 1,
-        calls: Calls::new(N_UBATCH, N_UBATCH),
+        calls: Calls::new(N_BATCH, N_UBATCH),
         has_own_caches: false,
+        is_as_deployed: true,
         ..options.clone()
     };
-    let mut params = context_params(&options, &ModelOptions::default());
-    // A layer with a sliding window forgets what it has passed. In llama.cpp's library, and for evaluations,
-    // it keeps all.
-    params.swa_full = false;
+    let params = context_params(&options, loaded);
     // SAFETY: the model is valid, and outlives the context.
     let context = guarded(|| unsafe { calls::llama_init_from_model(as_ptr(model), params) })?;
     let context = NonNull::new(context).ok_or_else(last_log_errors)?;
     // SAFETY: the context is valid, and nothing uses it after it is freed.
-    let bytes = guarded(|| unsafe { calls::kl_context_bytes(context.as_ptr(), false) });
+    let bytes =
+        |computes| guarded(|| unsafe { calls::kl_context_bytes(context.as_ptr(), computes) });
+    let (cache, all) = (bytes(false), bytes(true));
     unsafe { sys::llama_free(context.as_ptr()) };
-    bytes
+    let cache = cache?;
+    Ok((cache, all?.saturating_sub(cache)))
 }
