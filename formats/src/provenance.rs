@@ -185,6 +185,9 @@ pub struct ModelIdentity {
     /// SHA-256 (hex) of samples of the file's bytes: distinguishes models with the same header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_sha256: Option<String>,
+    /// Tokens of the context that it was trained on, as the GGUF records them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<u64>,
 }
 
 impl ModelIdentity {

@@ -47,6 +47,8 @@ use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::input::chat_template;
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count_of, duration, printable};
+use args::Command;
+use names::Chosen;
 use request::{Request, Session};
 use results::Results;
 
@@ -86,7 +88,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // A call that is refused asks no hub.
         let (quants, discard) = (&call.quants, call.discard);
         names::check(&args, quants, discard).map_err(wrong_usage)?;
-        let resolved = names::resolve(&mut args, quants, discard);
+        let chosen = Chosen::new(quants, call.picks);
+        let resolved = names::resolve(&mut args, chosen, discard);
         let shelf = resolved.map_err(|error| exit_code(Err(error)))?;
         if shelf.is_some() {
             call = Invocation::read(&args)?;
@@ -103,6 +106,8 @@ struct Invocation {
     verbose: bool,
     quants: Vec<String>,
     discard: bool,
+    /// True for `kl pick`, for which a repository stands for all of its quants.
+    picks: bool,
 }
 
 impl Invocation {
@@ -111,7 +116,15 @@ impl Invocation {
         let cli = args::parse(args).map_err(|error| usage::show(&error, args))?;
         let classic = &cli.classic;
         let (quiet, verbose) = (classic.quiet, classic.verbose);
-        let (quants, discard) = (classic.evaluate.quants.clone(), classic.evaluate.discard);
+        let pick = match &cli.command {
+            Some(Command::Pick(pick)) => Some(pick),
+            _ => None,
+        };
+        let picks = pick.is_some();
+        let (quants, discard) = match pick {
+            Some(pick) => (pick.quants.clone(), pick.discard),
+            None => (classic.evaluate.quants.clone(), classic.evaluate.discard),
+        };
         let request = rules::check(cli).map_err(|error| wrong_usage(&error))?;
         Ok(Self {
             request,
@@ -119,6 +132,7 @@ impl Invocation {
             verbose,
             quants,
             discard,
+            picks,
         })
     }
 }

@@ -12,7 +12,7 @@ use clap::{Arg, Command};
 use regex::Regex;
 
 use crate::commands::Shelf;
-use crate::hub::{Hub, HubStep};
+use crate::hub::{Hub, HubFile, HubStep, Repository};
 
 /// The start of a path that names a file of a hub, which is loaded: `hf:USER/REPO[:QUANT]`, or
 /// `hf:USER/REPO/FILE`.
@@ -184,15 +184,47 @@ pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), 
     Ok(())
 }
 
+/// The files of a repository that its name alone stands for.
+#[derive(Debug, Clone, Copy)]
+pub enum Chosen<'q> {
+    /// The one that llama.cpp takes.
+    One,
+    /// Those whose quant matches one of these patterns.
+    Quants(&'q [String]),
+    /// Those too, or all without a pattern; and the unquantized original, unless the call names another.
+    ToPick(&'q [String]),
+}
+
+impl<'q> Chosen<'q> {
+    /// The files that `--quants` chooses, if it is given, for `kl pick` or another command.
+    pub fn new(quants: &'q [String], picks: bool) -> Self {
+        match (picks, quants.is_empty()) {
+            (true, _) => Self::ToPick(quants),
+            (false, false) => Self::Quants(quants),
+            (false, true) => Self::One,
+        }
+    }
+
+    /// The models of a repository that these are; `None`: the one that llama.cpp takes.
+    fn of(self, repository: &Repository) -> Result<Option<Vec<Vec<HubFile>>>> {
+        let all = ["*".to_owned()];
+        Ok(match self {
+            Self::One => None,
+            Self::ToPick([]) => Some(repository.quants(&all)?),
+            Self::Quants(quants) | Self::ToPick(quants) => Some(repository.quants(quants)?),
+        })
+    }
+}
+
 /// Replaces each name by the path that its file has, or will have, in the cache. A repository's name
-/// becomes several models if `quants` are asked for. What follows `--` stays as it is. `None`: the call names
+/// becomes several models if these are `chosen`. What follows `--` stays as it is. `None`: the call names
 /// nothing.
 ///
 /// # Errors
 /// What is wrong with a name, or why the hub does not answer.
 pub fn resolve(
     args: &mut Vec<OsString>,
-    quants: &[String],
+    chosen: Chosen<'_>,
     discard: bool,
 ) -> Result<Option<Shelf>> {
     let literal = args.split_off(literal_from(args));
@@ -208,6 +240,12 @@ pub fn resolve(
         }
         false
     };
+    let names_original = args.iter().any(|arg| {
+        let flag = arg.to_string_lossy();
+        ["--original", REF_MODEL]
+            .iter()
+            .any(|original| flag.starts_with(original))
+    });
     let mut repositories = BTreeMap::new();
     let (mut resolved, mut files) = (Vec::new(), BTreeMap::new());
     for arg in args.drain(..) {
@@ -222,14 +260,24 @@ pub fn resolve(
                 new.insert(repository)
             }
         };
-        let is_shelf = !quants.is_empty() && name.flag != REF_MODEL;
-        let models = match (name.file, name.quant) {
-            (Some(file), _) => vec![repository.file(&file)?],
-            (None, None) if is_shelf => repository.quants(quants)?,
-            (None, quant) => vec![repository.model(quant.as_deref())?],
+        let several = match (&name.file, &name.quant) {
+            (None, None) if name.flag != REF_MODEL => chosen.of(repository)?,
+            _ => None,
         };
-        let flags = iter::once(&*name.flag).chain(iter::repeat(MODEL));
-        for (parts, flag) in models.into_iter().zip(flags) {
+        let picks = several.is_some() && matches!(chosen, Chosen::ToPick(_));
+        let original = (picks && !names_original).then(|| repository.original());
+        let models = match (several, name.file) {
+            (Some(several), _) => several,
+            (None, Some(file)) => vec![repository.file(&file)?],
+            (None, None) => vec![repository.model(name.quant.as_deref())?],
+        };
+        let later = if picks { "" } else { MODEL };
+        let flags = iter::once(&*name.flag).chain(iter::repeat(later));
+        let original = original
+            .transpose()?
+            .flatten()
+            .map(|parts| (parts, REF_MODEL));
+        for (parts, flag) in models.into_iter().zip(flags).chain(original) {
             let Some(path) = parts.first().map(|first| hub.path_of(first)) else {
                 continue;
             };
@@ -241,7 +289,7 @@ pub fn resolve(
     }
     resolved.extend(literal);
     *args = resolved;
-    let has_pattern = !quants.is_empty();
+    let has_pattern = !matches!(chosen, Chosen::One);
     Ok(Some(Shelf::new(hub, files, discard, has_pattern)))
 }
 

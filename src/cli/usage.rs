@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen_and_stands_for_no_arguments() {
-        assert!(printed("kl -h").lines().count() <= 39);
+        assert!(printed("kl -h").lines().count() <= 40);
         assert_eq!(printed("kl"), printed("kl -h"));
         assert_eq!(printed("kl help"), printed("kl --help"));
         assert_eq!(printed("kl help convert"), printed("kl convert --help"));

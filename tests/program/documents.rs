@@ -8,7 +8,8 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The kinds of document by the names of their schemas, each with a key that no other kind has.
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 8] = [
+    ("pick", "pick"),
     ("evaluation", "complete"),
     ("report", "not_compared"),
     ("pair", "nearer"),

@@ -48,6 +48,7 @@ mod oracle;
 mod outside;
 mod page;
 mod peers;
+mod pick;
 #[cfg(unix)]
 mod pipes;
 mod prompts;

@@ -128,6 +128,36 @@ pub fn is_quant(text: &str) -> bool {
     quant_of(text).is_some_and(|found| found.range() == (0..text.len()))
 }
 
+/// How a model's weights are stored, by its name; the original that is preferred comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precision {
+    /// Bf16, in which most models are trained.
+    Bf16,
+    F16,
+    /// F32 or f64.
+    F32,
+    /// Anything else.
+    Quantized,
+}
+
+impl Precision {
+    /// The precision that the file at this path is named after, or its folder.
+    pub fn of_name(path: &str) -> Self {
+        let named = up_to_quant(path);
+        match quant_of(&named).map(|found| found.as_str()) {
+            Some("bf16") => Self::Bf16,
+            Some("f16" | "fp16") => Self::F16,
+            Some("f32" | "fp32" | "f64") => Self::F32,
+            _ => Self::Quantized,
+        }
+    }
+
+    /// True if weights are floats, each by itself.
+    pub fn is_float(self) -> bool {
+        self != Self::Quantized
+    }
+}
+
 /// The quant at the end of a name, before words that say how it was made or that it is a draft.
 fn quant_of(name: &str) -> Option<regex::Match<'_>> {
     // The types of llama.cpp and its forks: Q4_K_M, IQ4_KSS, UD-Q4_K_XL, TQ1_0, MXFP4_MOE, BF16.

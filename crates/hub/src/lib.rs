@@ -34,6 +34,7 @@ mod wait;
 
 pub use cache::repository_of_folder;
 pub use hash::differs_from_name;
+pub use kinds::Precision;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Context as _, Result, bail, ensure};
 use regex::{Regex, escape};
 
-use super::kinds::{Kind, has_own_quant, is_quant, kind, split, up_to_quant};
+use super::kinds::{Kind, Precision, has_own_quant, is_quant, kind, split, up_to_quant};
 use super::{HubFile, Repository, shortened, total_bytes};
 
 /// The quants that llama.cpp prefers where none is named.
@@ -45,6 +45,19 @@ impl Repository {
             Some(file) => self.parts(&self.all_parts(), file),
             None => bail!(self.lacks_model(quant.unwrap_or(".gguf"), &models)),
         }
+    }
+
+    /// The unquantized model, in bf16, else in f16 or f32: all parts of a split file, in order. `None` without one.
+    ///
+    /// # Errors
+    /// If a part is missing.
+    pub fn original(&self) -> Result<Option<Vec<HubFile>>> {
+        let models = self.models().into_iter();
+        let floats = models.filter(|file| Precision::of_name(&file.path).is_float());
+        let first = floats.min_by_key(|file| Precision::of_name(&file.path));
+        first
+            .map(|file| self.parts(&self.all_parts(), file))
+            .transpose()
     }
 
     /// The file at this path; of a split model all parts, in order.

@@ -21,6 +21,7 @@ mod named_numbers;
 pub mod names;
 pub mod number;
 pub mod page;
+pub mod pick;
 mod result;
 pub mod set_up;
 mod speed;

@@ -12,6 +12,7 @@ mod info;
 mod merge;
 mod model;
 mod paths;
+mod pick;
 mod recipe;
 mod report;
 mod results;
@@ -35,6 +36,7 @@ pub use doctor::DoctorArgs;
 use headings::{DECODING, GENERAL, MODEL};
 pub use info::InfoArgs;
 pub use merge::MergeArgs;
+pub use pick::PickArgs;
 pub use recipe::RecipeArgs;
 pub use report::ReportArgs;
 pub use results::ResultArgs;
@@ -65,6 +67,7 @@ pub struct Cli {
 /// The command that a call names, with its flags.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
+    Pick(Box<PickArgs>),
     Info(InfoArgs),
     Convert(ConvertArgs),
     Merge(MergeArgs),
@@ -84,6 +87,7 @@ kl -m MODEL -t TEXT -w REF            write a reference, once
 
 const EXAMPLES: &str = "\
 Examples:
+  kl pick hf:USER/REPO                               which quant to run
   kl -m fp16.gguf -t wiki.txt -w ref.gz              write a reference
   kl -m q4.gguf -r ref.gz -ngl 99                    evaluate one model
   kl -m q8.gguf -m q4.gguf -r ref.gz                 evaluate several
@@ -159,6 +163,10 @@ pub fn command() -> clap::Command {
                 }
             })
     });
+    // Who asks which quant to run has not thought about layers yet.
+    command = command.mut_subcommand("pick", |pick| {
+        pick.mut_arg("n_gpu_layers", |layers| layers.default_value("auto"))
+    });
     // clap adds its own flags and its command `help` when the command is built.
     command.build();
     command = command.mut_subcommand("help", |help| help.hide(true));
@@ -198,10 +206,9 @@ mod tests {
     use super::*;
 
     /// The flags that may repeat, each of whose values counts.
-    const REPEATABLE: &str =
-        "--device --fail-if --label --override-tensor --ref-device --rpc --stats --types";
+    const REPEATABLE: &str = "--cache-types --device --fail-if --label --override-tensor --ref-device --rpc --stats --types";
 
-    /// Those that may repeat in the classic calls alone.
+    /// Those that may repeat in the classic calls and in `kl pick` alone.
     const REPEATABLE_IN_CLASSIC: &str = "--model --quants --span --sweep --text-path";
 
     /// Values of which every flag accepts one.
@@ -263,7 +270,8 @@ mod tests {
             let is_refused = answer.contains("cannot be used multiple times");
             let may_repeat = !takes_value
                 || is_in(REPEATABLE, &long)
-                || command.is_none() && is_in(REPEATABLE_IN_CLASSIC, &long);
+                || [None, Some("pick")].contains(&command.as_deref())
+                    && is_in(REPEATABLE_IN_CLASSIC, &long);
             assert_eq!(is_refused, !may_repeat, "{command:?} {long}: {answer}");
             assert!(!is_refused || answer.contains(&long), "{long}: {answer}");
         }

@@ -111,6 +111,7 @@ impl From<ReportArgs> for ReportRequest {
             cluster: args.cluster,
             near: args.near,
             for_context: args.for_context,
+            compares_every_two: false,
             floor: args.floor,
         };
         let outputs = Outputs {

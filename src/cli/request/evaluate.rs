@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 
@@ -29,7 +30,7 @@ impl Request for EvaluateRequest {
     /// Loads all but the models that are evaluated: each of those is loaded before its turn.
     fn load(&mut self, shelf: Shelf, observer: &dyn Observer) -> Result<()> {
         shelf.load_all_but(&self.settings.models, observer)?;
-        self.settings.shelf = shelf;
+        self.settings.shelf = Arc::new(shelf);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ pub mod evaluate;
 mod evaluation;
 pub mod info;
 pub mod merge;
+pub mod pick;
 pub mod recipe;
 pub mod report;
 pub mod sensitivity;

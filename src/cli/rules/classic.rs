@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::mem::take;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kl_formats::{Encoding, Kind, Target};
 
@@ -19,7 +20,7 @@ use crate::commands::settings::{
     EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings, RunSettings, Stats, Sweep,
     WriteSettings,
 };
-use crate::commands::{Shelf, is_gguf, labels_of_namesakes, models_of_folder, one_line};
+use crate::commands::{is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
 use crate::input::{DEFAULT_N_CTX, NamedText, ScoreFrom, Source};
 use crate::report::number::count_of;
@@ -122,10 +123,17 @@ fn check_input(args: &mut Args) -> Result<Source, String> {
         check_prompts(&source)?;
         return Ok(source);
     }
-    let n_ctx = *source.n_ctx.get_or_insert(DEFAULT_N_CTX);
+    source.n_ctx.get_or_insert(DEFAULT_N_CTX);
     if kind == Kind::KlPy {
         source.score.get_or_insert(ScoreFrom::All);
     }
+    check_texts(&source)?;
+    Ok(source)
+}
+
+/// Checks windows of texts, whose length is set.
+pub fn check_texts(source: &Source) -> Result<(), String> {
+    let n_ctx = source.text_n_ctx();
     // With a BOS, the default starts at position 1, which every window has.
     let first_scored = source.score.unwrap_or_default().first(n_ctx, false);
     let n_texts = source.texts.len();
@@ -141,11 +149,12 @@ fn check_input(args: &mut Args) -> Result<Source, String> {
     } else if first_scored >= n_ctx {
         wrong("--score must be less than --n-ctx: no position is left to score")
     } else {
-        Ok(source)
+        Ok(())
     }
 }
 
-fn check_prompts(source: &Source) -> Result<(), String> {
+/// Checks prompts and their answers.
+pub fn check_prompts(source: &Source) -> Result<(), String> {
     use ScoreFrom::{All, Answers, Half, New};
     match (source.generate, source.score) {
         (Some(_), Some(Answers)) => wrong(
@@ -274,7 +283,7 @@ fn evaluate(
         sweep,
         results,
         run,
-        shelf: Shelf::default(),
+        shelf: Arc::default(),
     };
     Ok(EvaluateRequest {
         settings,

@@ -4,6 +4,7 @@
 
 mod classic;
 mod paths;
+mod pick;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ pub fn check(cli: Cli) -> Result<Box<dyn Request>, String> {
         return classic::check(cli.classic);
     };
     Ok(match command {
+        Command::Pick(args) => Box::new(pick::check(*args)?),
         Command::Info(args) => Box::new(args),
         Command::Convert(args) => Box::new(convert(args)?),
         Command::Merge(args) => Box::new(merge(args)?),

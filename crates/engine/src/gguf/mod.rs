@@ -185,6 +185,8 @@ impl Gguf {
         identity.file_bytes = Some(self.file_bytes);
         identity.metadata_sha256 = Some(self.metadata_sha256.clone());
         identity.sample_sha256 = Some(self.sample_sha256.clone());
+        let context_length = self.architecture_number("context_length");
+        identity.context_length = context_length.and_then(|n| u64::try_from(n).ok());
         identity
     }
 

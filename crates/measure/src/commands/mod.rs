@@ -19,6 +19,7 @@ pub mod merge;
 pub mod observer;
 pub mod output;
 mod parts;
+pub mod pick;
 mod pipe;
 mod prompt_texts;
 mod ref_model;

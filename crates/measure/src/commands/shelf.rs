@@ -113,6 +113,16 @@ impl Shelf {
         })
     }
 
+    /// Bytes of a file of the shelf, of all its parts; `None` for any other.
+    pub fn size(&self, path: &Path) -> Option<u64> {
+        Some(total_bytes(self.files.get(path)?.iter()))
+    }
+
+    /// True if models that `kl` has loaded are removed once they are used.
+    pub fn discards(&self) -> bool {
+        self.discard
+    }
+
     /// Does `work` with the models at these paths, one after another: while one is used, the next ones are
     /// loaded; only the next one where they are discarded.
     pub fn evaluate<R>(

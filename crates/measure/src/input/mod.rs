@@ -37,6 +37,7 @@ use prompts::Questions;
 pub use source::{DEFAULT_N_CTX, GROUP_NAMES, NamedText, Source, file, is_group_name};
 pub use spans::SpanRule;
 use spans::{OfferedTools, Spans};
+pub use starter::STARTER;
 use texts::RawText;
 pub use windows::{Plan, ScoreFrom};
 

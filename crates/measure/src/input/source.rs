@@ -13,7 +13,7 @@ use crate::pipeline::DEFAULT_SEED;
 pub const DEFAULT_N_CTX: u32 = 512;
 
 /// The input of a reference model: texts or prompts, and the windows of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Source {
     /// The texts. Several have groups, which are reported apart; no window holds parts of two.
     pub texts: Vec<NamedText>,

@@ -42,6 +42,7 @@ pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthToken};
 pub use sizes::Sizes;
 
+pub(super) use tables::ShownName;
 pub use tables::clusters_text;
 
 /// Evaluations of several models on the same tokens, compared.
@@ -443,6 +444,8 @@ pub enum PairKind {
     Front,
     /// The second is the same model with its weights dequantized, in an equal set-up.
     Weights,
+    /// Neither of these; the first is at least as far. Listed where every two models are compared.
+    Other,
 }
 
 /// Two models on the same tokens.

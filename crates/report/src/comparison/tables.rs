@@ -21,7 +21,7 @@ use crate::set_up;
 use crate::table::Table;
 
 /// Makes a name of a label.
-pub(super) type ShownName<'n> = &'n dyn Fn(&str) -> String;
+pub type ShownName<'n> = &'n dyn Fn(&str) -> String;
 
 /// The marks of a row, which the lines below the table explain.
 const NEAR_BEST: &str = "≈";
@@ -119,7 +119,7 @@ pub fn clusters_text(clusters: &Clustering, unit: &str) -> String {
 }
 
 impl Comparison {
-    pub(super) fn interval_title(&self) -> String {
+    pub(crate) fn interval_title(&self) -> String {
         format!("{} %\ninterval", short_percent(self.confidence.level()))
     }
 

@@ -83,7 +83,7 @@ impl Comparison {
 
     /// The models, the reference, and the tokens. With `--until`, models stop after different numbers of
     /// tokens: the lines state the fewest and the most then.
-    fn heading(&self, names: &Names) -> String {
+    pub(crate) fn heading(&self, names: &Names) -> String {
         const NAME_WIDTH: usize = 16;
         let (reference, n_models) = (&self.reference, self.models.len() as u64);
         let against = printable(reference.shown_name());

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::render;
 use crate::comparison::{ComparedModel, ComparedPair, Comparison, clusters_text};
 use crate::number::{SizeUnit, count, count_of, finite};
+use crate::pick::Pick;
 use crate::set_up::{SETTINGS, described};
 
 /// The number of models that are in colour at once: as many as there are colours.
@@ -31,6 +32,18 @@ const SCRIPTS: [&str; 3] = [
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, Error> {
+    page(comparison, None)
+}
+
+/// The page of a pick: that of its comparison, with the pick and its table first.
+///
+/// # Errors
+/// Those of [`html`].
+pub fn pick_html(pick: &Pick) -> Result<String, Error> {
+    page(&pick.comparison, Some(pick))
+}
+
+fn page(comparison: &Comparison, pick: Option<&Pick>) -> Result<String, Error> {
     let (models, sizes) = (&comparison.models, comparison.sizes());
     let (reference, unit) = (&comparison.reference, comparison.size_unit());
     let steps = steps(comparison, unit);
@@ -80,7 +93,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         has_span_ratios => comparison.has_span_ratios(),
         loses_more => loses_more(comparison),
         drafts => Value::from(Serde(&data["drafts"])),
-        sentences => comparison.sentences(str::to_owned),
+        sentences => pick.map_or_else(|| comparison.sentences(str::to_owned), Pick::sentences),
+        pick_table => pick.map(|pick| Value::from(Serde(pick.table(name)))),
+        pick_legend => pick.map(Pick::legend),
+        picked => pick.and_then(|pick| Some(pick.pick.as_ref()?.label.clone())),
+        left_out_files => pick.map(|pick| Value::from(Serde(&pick.left_out))),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
         answers_table => Value::from(Serde(comparison.identical_table(name, false))),

@@ -15,7 +15,7 @@ use serde_json::Serializer;
 use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::number;
-pub use comparison::html;
+pub use comparison::{html, pick_html};
 
 const CSS: &str = include_str!("page.css");
 const LICENCES: &str = include_str!("vendor/LICENSES.txt");

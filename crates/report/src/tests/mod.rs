@@ -14,6 +14,7 @@ use super::*;
 use crate::check::Check;
 use crate::comparison::{Comparison, InDepth};
 use crate::layout::{View, WIDTH};
+use crate::pick::Pick;
 use crate::testing::made_up::{foreign_reference, full, interrupted, plain, records, reference};
 use crate::testing::{made_up, sample, schema};
 
@@ -284,6 +285,7 @@ fn schemas_are_those_of_the_types() {
         ("evaluation.json", schema::schema::<Report>("Evaluation")),
         ("report.json", schema::schema::<Comparison>("Report")),
         ("pair.json", schema::schema::<InDepth>("Pair")),
+        ("pick.json", schema::schema::<Pick>("Pick")),
         ("info.json", schema::schema::<Info>("Info")),
         ("check.json", schema::schema::<Check>("Check")),
     ] {

@@ -75,6 +75,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     not_compared.append(&mut unusable);
     let mut comparer = Comparer::new(settings.confidence, settings.cluster, settings.near);
     comparer.for_context = settings.for_context;
+    comparer.compares_every_two = settings.compares_every_two;
     not_compared.append(&mut comparer.add(stored, settings.pair, watch)?);
     if comparer.rows.is_empty() {
         match not_compared.as_slice() {
@@ -131,6 +132,8 @@ pub struct Comparer {
     /// The tokens of the context for which weights and cache are compared by size together; `None` without
     /// such a context.
     pub for_context: Option<u64>,
+    /// True if every two models are compared, and not only with the best and their neighbours.
+    pub compares_every_two: bool,
     /// The rows, in the order of their models.
     pub rows: Vec<MeasuredEvaluation>,
 }
@@ -146,6 +149,7 @@ impl Comparer {
             rule,
             near,
             for_context: None,
+            compares_every_two: false,
             rows: Vec::new(),
         }
     }
@@ -252,7 +256,11 @@ impl Comparer {
         rows: Vec<&'r MeasuredEvaluation>,
         clusters: Option<Clustering>,
     ) -> Ranking<'r> {
-        Ranking::new(rows, self.confidence, self.near, self.for_context, clusters)
+        let ranking = Ranking::new(rows, self.confidence, self.near, self.for_context, clusters);
+        Ranking {
+            compares_every_two: self.compares_every_two,
+            ..ranking
+        }
     }
 
     /// The rows that can be compared.

@@ -26,6 +26,8 @@ pub struct Ranking<'r> {
     pub sizes: Vec<Option<u64>>,
     /// The models in their places, which [`Ranking::finished`] completes.
     pub comparison: Comparison,
+    /// True if every two candidates are compared.
+    pub compares_every_two: bool,
 }
 
 /// Two evaluations on the same tokens, by their places.
@@ -111,6 +113,7 @@ impl<'r> Ranking<'r> {
                 .collect(),
             rows,
             comparison,
+            compares_every_two: false,
         }
     }
 
@@ -145,6 +148,16 @@ impl<'r> Ranking<'r> {
             let file = places.clone().find(|&file| self.is_dequantized(file, i))?;
             Some((PairKind::Weights, file, i))
         }));
+        if self.compares_every_two {
+            let candidates = || places.clone().filter(|&i| models[i].is_candidate());
+            for (a, b) in candidates().flat_map(|a| candidates().map(move |b| (a, b))) {
+                let is_known =
+                    |(_, i, j): &(PairKind, usize, usize)| (*i, *j) == (a, b) || (*i, *j) == (b, a);
+                if b < a && !pairs.iter().any(is_known) {
+                    pairs.push((PairKind::Other, a, b));
+                }
+            }
+        }
         pairs
     }
 

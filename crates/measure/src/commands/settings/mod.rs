@@ -5,6 +5,7 @@ mod sweep;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kl_engine::{CacheType, FlashAttention, ModelOptions};
 use kl_formats::Target;
@@ -59,7 +60,7 @@ pub struct EvaluateSettings {
     pub results: ResultSettings,
     pub run: RunSettings,
     /// Models of a hub, which are loaded when their turn comes.
-    pub shelf: Shelf,
+    pub shelf: Arc<Shelf>,
 }
 
 impl EvaluateSettings {
@@ -143,6 +144,8 @@ pub struct ReportSettings {
     /// The tokens of the context for which models are compared by the size of their weights and KV cache
     /// together; `None`: by their weights.
     pub for_context: Option<u64>,
+    /// True if every two models are compared, and not only with the best and their neighbours.
+    pub compares_every_two: bool,
     /// The JSON of a check, whose floor is shown: what rounding alone does to the set-up.
     pub floor: Option<PathBuf>,
 }
@@ -158,6 +161,7 @@ impl Default for ReportSettings {
             cluster: ClusterRule::default(),
             near: DEFAULT_NEAR,
             for_context: None,
+            compares_every_two: false,
             floor: None,
         }
     }
@@ -224,6 +228,8 @@ pub struct ResultSettings {
     pub labels: BTreeMap<PathBuf, String>,
     /// The per-token file to write; `None`: one that is named after both sides, in the current folder.
     pub sidecar: Option<PathBuf>,
+    /// The folder of per-token files that are named after both sides; `None`: the current one.
+    pub sidecar_folder: Option<PathBuf>,
     /// True if no per-token file is written.
     pub no_sidecar: bool,
     /// The part of the windows to evaluate; `None`: all.
@@ -249,6 +255,7 @@ impl Default for ResultSettings {
             allow_excluded: false,
             labels: BTreeMap::new(),
             sidecar: None,
+            sidecar_folder: None,
             no_sidecar: false,
             part: None,
             for_context: None,
@@ -282,9 +289,13 @@ impl ResultSettings {
         let part = self.part.map_or(String::new(), |part| {
             format!(".{part}").replace('/', "-of-")
         });
-        // Not to be taken for a flag, where kl names it in a command.
-        let folder = if model.starts_with('-') { "./" } else { "" };
-        Some(format!("{folder}{model}@{}{part}.kls", stem(&self.reference)).into())
+        let name = format!("{model}@{}{part}.kls", stem(&self.reference));
+        Some(match &self.sidecar_folder {
+            Some(folder) => folder.join(name),
+            // Not to be taken for a flag, where kl names it in a command.
+            None if name.starts_with('-') => Path::new(".").join(name),
+            None => name.into(),
+        })
     }
 }
 

@@ -1,0 +1,338 @@
+//! Picks the quant to run: writes a reference of the original, evaluates each quant against it, times it, and decides
+//! by the rules of `kl_report::pick`. All that is measured stays in a folder, and a call that goes on from there
+//! measures nothing twice.
+
+mod files;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Error, Result, bail, ensure};
+use kl_engine::{CacheType, Engine, GpuLayers, gguf, memory};
+use kl_formats::{Kind, Reference, Target};
+use kl_report::layout::list;
+use kl_report::number::{bytes, count_of};
+use kl_report::pick::rule::Limits;
+use kl_report::pick::{LeftOut, Pick, Wishes};
+use kl_stats::stats::Confidence;
+
+use super::observer::{Event, Observer, Watch};
+use super::output::Existing;
+use super::report::Reported;
+use super::settings::{
+    CacheTypes, ComparedVocabulary, EvaluateSettings, ReferenceSource, ReportSettings,
+    ResultSettings, RunSettings, Sweep, WriteSettings,
+};
+use super::shelf::Shelf;
+use super::{evaluate, labels_of_namesakes, report, write};
+use crate::input::{DEFAULT_N_CTX, STARTER, Source};
+pub use files::{Candidates, Original};
+
+/// The tokens of the context, unless the user or the model sets fewer.
+const DEFAULT_CONTEXT: u64 = 8192;
+
+/// The tokens of an answer to a starter prompt.
+const N_GENERATED: u32 = 64;
+
+/// The name of the reference in the folder.
+const REFERENCE: &str = "reference.gz";
+
+/// Settings for picking a quant.
+#[derive(Debug)]
+pub struct PickSettings {
+    /// The quants, and the original that they are measured against.
+    pub candidates: Candidates,
+    /// The text or the prompts; `None`: the original's answers to the starter prompts where it has a chat template,
+    /// else the starter text.
+    pub input: Option<Source>,
+    /// The folder that keeps the reference and the sidecars.
+    pub folder: PathBuf,
+    /// The tokens of the context that there must be memory for; `None`: 8,192, or as many as the model was trained
+    /// on.
+    pub context: Option<u64>,
+    /// The bytes that a quant may take; `None`: what the devices that run it, or the machine, have free.
+    pub memory: Option<u64>,
+    /// The mean KLD, in nats, below which the pick's interval must end.
+    pub max_kld: Option<f64>,
+    /// The types of the KV cache that each quant is tried with; empty: those of `run` alone.
+    pub caches: Vec<CacheType>,
+    pub confidence: Confidence,
+    /// The treatment of what an earlier run has left in the folder.
+    pub existing: Existing,
+    pub run: RunSettings,
+    /// Models of a hub, which are loaded when their turn comes.
+    pub shelf: Arc<Shelf>,
+}
+
+/// Measures the quants, and picks one.
+///
+/// # Errors
+/// Why there is no reference, or none of them can be evaluated. One that cannot is listed in the pick.
+pub fn pick(settings: &PickSettings, engine: &dyn Engine, observer: &dyn Observer) -> Result<Pick> {
+    let mut run = settings.run.clone();
+    // It is the default here, of which nobody needs to hear that it has no effect.
+    if run.model.n_gpu_layers == GpuLayers::Auto && !engine.can_offload()? {
+        run.model.n_gpu_layers = GpuLayers::Count(0);
+    }
+    let picking = Picking {
+        settings,
+        run,
+        engine,
+        observer,
+        watch: &Watch::new(observer),
+    };
+    let shelf = &*settings.shelf;
+    let mut candidates = settings.candidates.clone();
+    let original = candidates.choose_original(shelf)?;
+    picking.open_folder()?;
+    let free_memory = || free_memory(engine, &picking.run);
+    let limits = Limits {
+        memory: settings
+            .memory
+            .map_or_else(free_memory, |limit| Ok(Some(limit)))?,
+        max_kld: settings.max_kld,
+    };
+    candidates.leave_out_too_large(shelf, limits.memory);
+    picking.announce(&candidates, &original, limits.memory);
+    let trained = picking.reference(&original)?;
+    let shorter = trained.map_or(DEFAULT_CONTEXT, |n| DEFAULT_CONTEXT.min(n.max(1)));
+    let wishes = Wishes {
+        context: settings.context.unwrap_or(shorter),
+        limits,
+        is_original: original.is_unquantized,
+    };
+    picking.measure(candidates, wishes)
+}
+
+/// What every step of a pick needs.
+struct Picking<'p> {
+    settings: &'p PickSettings,
+    /// The way to run the models.
+    run: RunSettings,
+    engine: &'p dyn Engine,
+    observer: &'p dyn Observer,
+    watch: &'p Watch<'p>,
+}
+
+impl Picking<'_> {
+    fn reference_path(&self) -> PathBuf {
+        self.settings.folder.join(REFERENCE)
+    }
+
+    /// Makes the folder, or refuses one of an earlier run that is not to be continued.
+    fn open_folder(&self) -> Result<()> {
+        let folder = &self.settings.folder;
+        let shown = folder.display();
+        let mut entries = fs::read_dir(folder).into_iter().flatten();
+        if let (Existing::Refuse(advice), Some(_)) = (self.settings.existing, entries.next()) {
+            bail!("{shown}: exists: {advice}, -w names another folder");
+        }
+        fs::create_dir_all(folder).with_context(|| format!("{shown}: cannot be made"))
+    }
+
+    /// Says what will be loaded and kept, and how to make it shorter.
+    fn announce(&self, candidates: &Candidates, original: &Original, memory_limit: Option<u64>) {
+        let shelf = &*self.settings.shelf;
+        let plan = |name, text: &str| self.watch.event(&Event::Plan(name, text));
+        let n = count_of(candidates.quants.len() as u64, "quant");
+        let quants = candidates.quants.iter();
+        let total: u64 = quants
+            .clone()
+            .filter_map(|path| files::size(path, shelf))
+            .sum();
+        let awaited = quants
+            .chain([&original.path])
+            .filter(|path| shelf.awaits(path));
+        let to_load: u64 = awaited.filter_map(|path| files::size(path, shelf)).sum();
+        let loaded = match (to_load, shelf.discards()) {
+            (0, _) => String::new(),
+            (n, true) => format!("; {} to load, two files at a time", bytes(n)),
+            (n, false) => format!("; {} to load, which stay (--discard)", bytes(n)),
+        };
+        let size = bytes(total);
+        plan(
+            "quants",
+            &format!("{n}, {size}{loaded}; for fewer, --quants 'Q4_*,Q5_*'"),
+        );
+        if let Some(limit) = memory_limit {
+            let limit = bytes(limit);
+            plan(
+                "memory",
+                &format!("{limit} for weights, KV cache and buffers (--memory)"),
+            );
+        }
+    }
+
+    /// Writes the reference, unless it is whole: loads the original, and may remove it afterwards. Returns the
+    /// tokens of the context that the original was trained on.
+    fn reference(&self, original: &Original) -> Result<Option<u64>> {
+        let (path, shelf, watch) = (self.reference_path(), &*self.settings.shelf, self.watch);
+        let is_resumed = self.settings.existing == Existing::Resume;
+        let is_whole = is_resumed && Reference::open(&path).is_ok();
+        // Where the original is at hand, `write` checks that the reference is of it and of this text.
+        if !is_whole || !shelf.awaits(&original.path) {
+            shelf.evaluate(&[&original.path], watch, |arrivals| {
+                arrivals.wait(&original.path)?;
+                self.write_reference(&path, original)
+            })?;
+            watch.check()?;
+        }
+        let reference = Reference::open(&path)?;
+        let model = reference.about().model.as_ref();
+        Ok(model.and_then(|model| model.context_length))
+    }
+
+    /// Writes the reference of the original, or goes on with it.
+    fn write_reference(&self, path: &Path, original: &Original) -> Result<()> {
+        let input = match &self.settings.input {
+            Some(input) => input.clone(),
+            None => {
+                let header = gguf::read(&original.path)?;
+                starter(header.text("tokenizer.chat_template").is_some())
+            }
+        };
+        let name = original.path.file_name().unwrap_or_default().display();
+        let plan = format!("{name}, over {}; for less, -n", in_words(&input));
+        self.watch.event(&Event::Plan("against", &plan));
+        let settings = WriteSettings {
+            model: original.path.clone(),
+            input,
+            output: path.to_owned(),
+            target: Target::new(Kind::Kl, None).map_err(Error::msg)?,
+            chooses_encoding: true,
+            part: None,
+            existing: self.settings.existing,
+            run: self.run.clone(),
+        };
+        write(&settings, self.engine, self.observer).map(drop)
+    }
+
+    /// Evaluates and times each quant, and picks one of them.
+    fn measure(&self, candidates: Candidates, wishes: Wishes) -> Result<Pick> {
+        let settings = self.settings;
+        let caches = settings
+            .caches
+            .iter()
+            .map(|&kind| CacheTypes { k: kind, v: kind });
+        let evaluated = EvaluateSettings {
+            skipped: Vec::new(),
+            reference: ReferenceSource::File {
+                path: self.reference_path(),
+                n_ctx: None,
+            },
+            vocabulary: ComparedVocabulary::default(),
+            until: None,
+            measures_speed: true,
+            sweep: Sweep {
+                weights: vec![self.run.model.is_dequantized],
+                caches: caches.collect(),
+            },
+            results: ResultSettings {
+                confidence: settings.confidence,
+                labels: labels_of_namesakes(&candidates.quants),
+                sidecar_folder: Some(settings.folder.clone()),
+                for_context: Some(wishes.context),
+                reference: self.reference_path(),
+                existing: settings.existing,
+                ..ResultSettings::default()
+            },
+            models: candidates.quants,
+            run: self.run.clone(),
+            shelf: settings.shelf.clone(),
+        };
+        let measured = evaluate(&evaluated, self.engine, &WithoutTables(self.observer))?;
+        self.watch.check()?;
+        let failed = measured.failed.iter();
+        let failed = failed.map(|failure| LeftOut::new(failure.path.as_ref(), &failure.error));
+        let mut left_out = candidates.left_out;
+        left_out.extend(failed);
+        let sidecars = measured
+            .models
+            .into_iter()
+            .filter_map(|model| model.sidecar);
+        let compared = ReportSettings {
+            paths: sidecars.map(PathBuf::from).collect(),
+            confidence: settings.confidence,
+            for_context: Some(wishes.context),
+            compares_every_two: true,
+            ..ReportSettings::default()
+        };
+        let first = left_out.last().map_or("there is none", |last| &*last.why);
+        ensure!(
+            !compared.paths.is_empty(),
+            "no quant could be evaluated: {first}"
+        );
+        match report(&compared, self.observer)? {
+            Reported::Comparison(comparison) => Ok(Pick::new(*comparison, wishes, left_out)),
+            Reported::Pair(_) => bail!("no two quants were to be compared in depth"),
+        }
+    }
+}
+
+/// The text that comes with `kl`: prompts, which a model with a chat template answers, or prose.
+fn starter(has_template: bool) -> Source {
+    if has_template {
+        return Source {
+            prompts: Some(STARTER.into()),
+            generate: Some(N_GENERATED),
+            ..Source::default()
+        };
+    }
+    Source::one_text(Path::new(STARTER), DEFAULT_N_CTX)
+}
+
+/// What the models run over, in words.
+fn in_words(source: &Source) -> String {
+    let name = |path: &Path| match path.to_str() {
+        Some(STARTER) => "the starter prompts".to_owned(),
+        _ => path.display().to_string(),
+    };
+    match (&source.prompts, source.generate) {
+        (Some(prompts), Some(n)) => {
+            let n = count_of(n.into(), "token");
+            format!("its answers of up to {n} to {}", name(prompts))
+        }
+        (Some(prompts), None) => name(prompts),
+        (None, _) => {
+            let texts = source.texts.iter().map(|text| match text.path.to_str() {
+                Some(STARTER) => "the starter text".to_owned(),
+                _ => text.path.display().to_string(),
+            });
+            list(texts.collect())
+        }
+    }
+}
+
+/// The bytes that are free for a model: of the devices that run it, or of the machine; `None` where neither is
+/// known.
+fn free_memory(engine: &dyn Engine, run: &RunSettings) -> Result<Option<u64>> {
+    let options = &run.model;
+    let is_chosen = |name: &String| options.devices.is_empty() || options.devices.contains(name);
+    let devices = engine.devices()?;
+    let chosen = devices
+        .iter()
+        .filter(|device| device.kind.is_gpu() && is_chosen(&device.name));
+    let free: u64 = chosen.map(|device| device.memory_free).sum();
+    let uses_devices = options.n_gpu_layers != GpuLayers::Count(0) && free > 0;
+    Ok(if uses_devices {
+        Some(free)
+    } else {
+        memory::available()
+    })
+}
+
+/// An observer that sees all but the tables and documents of an evaluation: those of a pick take their place.
+struct WithoutTables<'o>(&'o dyn Observer);
+
+impl Observer for WithoutTables<'_> {
+    fn on_event(&self, event: &Event<'_>) {
+        if !matches!(event, Event::Compared(_) | Event::Report(_)) {
+            self.0.on_event(event);
+        }
+    }
+
+    fn should_stop(&self) -> bool {
+        self.0.should_stop()
+    }
+}

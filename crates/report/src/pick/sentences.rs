@@ -1,0 +1,206 @@
+//! Why it is this quant, in a few plain sentences.
+
+use kl_stats::stats::{MIN_WINDOWS_TO_PLAN, Ratio};
+
+use super::rule::{Choice, NoPick};
+use super::{Pick, PickedModel};
+use crate::layout::list;
+use crate::number::{bytes, count_of, printable, ratio, short_kld, short_percent};
+use crate::speed::busy_in_words;
+
+impl Pick {
+    /// The name of a model in a sentence.
+    pub(super) fn name(&self, place: usize) -> String {
+        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
+        let names = crate::names::Names::of(&labels, crate::layout::WIDTH);
+        let label = self.models.get(place).map(|of| &*of.model.label);
+        names.in_sentences()(label.unwrap_or_default())
+    }
+
+    /// What the models are distances from.
+    fn original(&self) -> String {
+        if self.is_original {
+            return "the original".to_owned();
+        }
+        let name = self.reference.model_name().map(printable);
+        name.unwrap_or_else(|| "the largest".to_owned())
+    }
+
+    /// As in ` that fit 8.00 GiB with 8,192 tokens of context`.
+    fn that_fit(&self) -> String {
+        let tokens = count_of(self.context, "token");
+        self.memory_limit.map_or(String::new(), |limit| {
+            format!(" that fit {} with {tokens} of context", bytes(limit))
+        })
+    }
+
+    /// Why a quant was picked, and what others would give.
+    pub(super) fn reason(&self, choice: &Choice) -> String {
+        let (name, original, that_fit) =
+            (self.name(choice.place), self.original(), self.that_fit());
+        let n_fitting = self.fitting().count();
+        let why = match self.max_kld {
+            _ if n_fitting == 1 => {
+                let only = if that_fit.is_empty() {
+                    " that was measured".to_owned()
+                } else {
+                    that_fit.replacen("fit", "fits", 1)
+                };
+                format!("it is the only quant{only}.")
+            }
+            Some(max_kld) if choice.near.len() > 1 => {
+                let max_kld = short_kld(max_kld);
+                format!("of the quants{that_fit} and are surely nearer to {original} than {max_kld} nats, it is the fastest.").replace("quants and are", "quants that are")
+            }
+            Some(max_kld) => {
+                let max_kld = short_kld(max_kld);
+                format!(
+                    "of the quants{that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
+                )
+            }
+            None if choice.near.len() > 1 => format!(
+                "of the quants{that_fit}, none is nearer to {original} by more than chance, and of those that are as near, it is the fastest."
+            ),
+            None => format!(
+                "of the quants{that_fit}, it is the nearest to {original}, by more than chance."
+            ),
+        };
+        let mut sentences = vec![format!("Pick {name}: {why}")];
+        sentences.extend(self.faster_one(choice));
+        sentences.extend(self.nearer_one(choice));
+        sentences.join(" ")
+    }
+
+    /// The models that fit and were measured, with their places.
+    fn fitting(&self) -> impl Iterator<Item = (usize, &PickedModel)> {
+        let models = self.models.iter().enumerate();
+        models.filter(|(_, of)| of.fits && of.model.is_candidate() && of.model.mean_kld().is_some())
+    }
+
+    fn generation(&self, place: usize) -> Option<f64> {
+        Some(self.models.get(place)?.model.speed?.generation.tokens_per_s)
+    }
+
+    /// What the nearest of the faster ones would give.
+    fn faster_one(&self, choice: &Choice) -> Option<String> {
+        let own = self.generation(choice.place)?;
+        let mut faster = self.fitting().filter_map(|(place, _)| {
+            let speed = self.generation(place)?;
+            (speed > own && !choice.near.contains(&place)).then_some((place, speed))
+        });
+        // They come by ascending KLD.
+        let (place, speed) = faster.next()?;
+        let far = times_as_far(self.ratio(place, choice.place)?);
+        let gain = short_percent((100.0 * (speed / own - 1.0)).round() / 100.0);
+        let name = self.name(place);
+        Some(format!("{name} is {gain} % faster and {far}."))
+    }
+
+    /// What the nearest one that does not fit would give.
+    fn nearer_one(&self, choice: &Choice) -> Option<String> {
+        let (place, of) = self
+            .models
+            .iter()
+            .enumerate()
+            .find(|(_, of)| !of.fits && of.model.is_candidate())?;
+        let memory = bytes(of.model.memory?.bytes());
+        let times = self.ratio(place, choice.place).filter(|r| r.value < 1.0)?;
+        let (name, far) = (self.name(place), times_as_far(times));
+        Some(format!("{name}, {far}, needs {memory}."))
+    }
+
+    /// Why none was picked, and what to do.
+    pub(super) fn why_none(&self, why: NoPick) -> String {
+        let memory = |place: usize| {
+            let memory = self.models.get(place).and_then(|of| of.model.memory);
+            memory.map_or_else(|| "an unknown amount".to_owned(), |m| bytes(m.bytes()))
+        };
+        match why {
+            NoPick::NoneMeasured => "No quant could be measured, so none is picked.".to_owned(),
+            NoPick::NoneFits(smallest) => {
+                let limit = self.memory_limit.map(bytes).unwrap_or_default();
+                let tokens = count_of(self.context, "token");
+                format!(
+                    "No quant fits {limit} with {tokens} of context: the smallest, {}, takes {}. Use a shorter context (-c), smaller cache types (--cache-types), or smaller quants.",
+                    self.name(smallest),
+                    memory(smallest)
+                )
+            }
+            NoPick::NoneBelow(nearest) => {
+                let max_kld = self.max_kld.map(short_kld).unwrap_or_default();
+                let mean = self.models.get(nearest).and_then(|of| of.model.mean_kld());
+                let mean = mean.map_or_else(String::new, |mean| {
+                    let upper = mean
+                        .hi
+                        .map_or_else(String::new, |hi| format!(", at most {}", short_kld(hi)));
+                    format!(" ({}{upper})", short_kld(mean.value))
+                });
+                format!(
+                    "No quant{} is surely below {max_kld} nats: the nearest is {}{mean}. Give a higher --max-kld, more memory, or more text.",
+                    self.that_fit(),
+                    self.name(nearest)
+                )
+            }
+        }
+    }
+
+    /// What the evidence does not decide.
+    pub(super) fn undecided_between(&self, choice: &Choice) -> Vec<String> {
+        let mut sentences = Vec::new();
+        let n_windows = self
+            .models
+            .get(choice.place)
+            .map_or(0, |of| of.model.summary.n_windows);
+        if self.max_kld.is_none() && choice.near.len() > 1 {
+            let names = list(choice.near.iter().map(|&place| self.name(place)).collect());
+            let windows = count_of(n_windows, self.reference.unit());
+            let more = if n_windows < MIN_WINDOWS_TO_PLAN {
+                ": more text may"
+            } else {
+                ""
+            };
+            sentences.push(format!(
+                "{windows} do not decide which of {names} is nearest{more}."
+            ));
+        }
+        let equals = choice.fast.iter().filter(|&&place| place != choice.place);
+        let equals: Vec<String> = equals.map(|&place| self.name(place)).collect();
+        if self.generation(choice.place).is_none() {
+            sentences.push("Speeds were not measured, so they do not count.".to_owned());
+        } else if !equals.is_empty() {
+            let (names, are) = (
+                list(equals.clone()),
+                if equals.len() > 1 { "are" } else { "is" },
+            );
+            sentences.push(format!(
+                "{names} {are} as fast, as far as the runs show: the nearest of them is picked."
+            ));
+        }
+        let mut models = self.models.iter();
+        let busy = models.find_map(|of| busy_in_words(&of.model.speed?));
+        if busy.is_some() {
+            sentences.push("Other work had the cores while models were timed: their speeds are too low, and may be in another order.".to_owned());
+        }
+        sentences
+    }
+
+    /// What the numbers cannot show.
+    pub(super) fn what_is_hidden(&self) -> Option<String> {
+        if self.is_original {
+            return None;
+        }
+        let reference = self.original();
+        Some(format!(
+            "KLDs are distances from {reference}, the largest quant at hand: what it lost itself, all others may have lost too, and that does not show. Give the f16 or bf16 with --original or --ref-hf for the truth."
+        ))
+    }
+}
+
+/// As in `1.24 [1.10, 1.40] times as far`.
+fn times_as_far(times: Ratio) -> String {
+    let ends = times.lo.zip(times.hi);
+    let ends = ends.map_or_else(String::new, |(lo, hi)| {
+        format!(" [{}, {}]", ratio(lo), ratio(hi))
+    });
+    format!("{}{ends} times as far", ratio(times.value))
+}

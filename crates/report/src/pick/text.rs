@@ -1,0 +1,137 @@
+//! The pick as text: the sentences, and the table of all quants.
+
+use super::{Pick, PickedModel};
+use crate::comparison::ShownName;
+use crate::layout::{UNBOUNDED, View, wrapped};
+use crate::names::Names;
+use crate::number::{SizeUnit, bytes, count_of, fixed, per_second, printable, short_kld};
+use crate::table::Table;
+
+/// The marks of a row, and what each says.
+const PICK: &str = "★";
+const FRONT: &str = "P";
+const NEAR: &str = "≈";
+const TOO_LARGE: &str = "!";
+
+impl Pick {
+    /// The sentences of the result: the pick and why, or why there is none; and what is not decided.
+    pub fn sentences(&self) -> Vec<String> {
+        let pick = self.pick.as_ref().map(|pick| pick.reason.clone());
+        let first = pick.or_else(|| self.no_pick.clone());
+        first.into_iter().chain(self.undecided.clone()).collect()
+    }
+
+    /// Everything that a terminal shows.
+    pub fn text(&self, view: View) -> String {
+        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
+        let names = &Names::of(&labels, view.width);
+        let mut text: String = self.sentences().iter().map(|line| wrapped(line)).collect();
+        text.push('\n');
+        text += &self.comparison.heading(names);
+        text.push('\n');
+        text += &names.fitted(|name| self.table(name).rows_text());
+        text.extend(self.legend().iter().map(|line| wrapped(line)));
+        if !self.left_out.is_empty() {
+            text += "\nLeft out\n";
+            let lines = self.left_out.iter().map(|left_out| {
+                let (file, why) = (printable(&left_out.file), printable(&left_out.why));
+                crate::layout::hanging("  ", 4, &format!("{file}: {why}"))
+            });
+            text.extend(lines);
+        }
+        text
+    }
+
+    /// A row for each quant.
+    pub(crate) fn table(&self, name: ShownName<'_>) -> Table<&PickedModel> {
+        let memory = |of: &&PickedModel| Some(of.model.memory?.bytes());
+        let size = |of: &&PickedModel| of.model.model.shown_bytes();
+        let largest = self.models.iter().flat_map(|of| [memory(&of), size(&of)]);
+        let unit = SizeUnit::for_sizes(largest.flatten().max().unwrap_or(0));
+        let in_unit = |bytes: Option<u64>| Some(bytes? as f64 / unit.bytes);
+        let two_decimals = |number: f64| fixed(number, 2);
+        let (has_speed, interval) = (
+            self.models.iter().any(|of| of.model.speed.is_some()),
+            self.comparison.interval_title(),
+        );
+        Table::new("", &self.models)
+            .left("\nmodel", |of| name(&of.model.label))
+            .left("", |of| self.marks(of))
+            .number("size\n", |of| in_unit(size(of)), two_decimals)
+            .unit(unit.symbol)
+            .number("memory\n", |of| in_unit(memory(of)), two_decimals)
+            .unit(unit.symbol)
+            .number(
+                "prompt\ntokens/s",
+                |of| Some(of.model.speed?.prompt.tokens_per_s),
+                per_second,
+            )
+            .shown_if(has_speed)
+            .number(
+                "gen.\ntokens/s",
+                |of| Some(of.model.speed?.generation.tokens_per_s),
+                per_second,
+            )
+            .shown_if(has_speed)
+            .estimate(
+                ["mean\nKLD", &interval],
+                |of| of.model.mean_kld(),
+                short_kld,
+            )
+            .number(
+                "same\ntop",
+                |of| of.model.same_top(),
+                |share| fixed(100.0 * share, 2),
+            )
+            .unit("%")
+    }
+
+    fn is_pick(&self, of: &PickedModel) -> bool {
+        let pick = self.pick.as_ref();
+        pick.is_some_and(|pick| pick.label == of.model.label)
+    }
+
+    fn marks(&self, of: &PickedModel) -> String {
+        let pick = if self.is_pick(of) { PICK } else { " " };
+        let near = match (of.fits, of.is_near_enough) {
+            (false, _) => TOO_LARGE,
+            (true, true) => NEAR,
+            (true, false) => " ",
+        };
+        let front = if of.on_front { FRONT } else { " " };
+        format!("{pick}{near}{front}")
+    }
+
+    /// Explains the marks that occur.
+    pub(crate) fn legend(&self) -> Vec<String> {
+        let is_used = |mark: &str| self.models.iter().any(|of| self.marks(of).contains(mark));
+        let near = match self.max_kld {
+            Some(max_kld) => format!("surely below {} nats", short_kld(max_kld)),
+            None => "none that fits is nearer, by more than chance".to_owned(),
+        };
+        let too_large = self.memory_limit.map(bytes).unwrap_or_default();
+        let tokens = count_of(self.context, "token");
+        let marks = [
+            (PICK, "the pick".to_owned()),
+            (NEAR, near),
+            (
+                FRONT,
+                "on the front: no other that fits is as near, as fast and as small".to_owned(),
+            ),
+            (TOO_LARGE, format!("does not fit {too_large}")),
+        ];
+        let used = marks.into_iter().filter(|(mark, _)| is_used(mark));
+        let mut lines: Vec<String> = used.map(|(mark, what)| format!("{mark} {what}")).collect();
+        lines.push(format!(
+            "memory: weights, KV cache and buffers with a context of {tokens}"
+        ));
+        lines
+    }
+
+    /// The table as Markdown.
+    pub fn markdown(&self) -> String {
+        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
+        let names = &Names::whole(&labels, UNBOUNDED);
+        self.table(&names.within(usize::MAX)).markdown()
+    }
+}
