@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from kl_files import read_sidecar
+from gguf_kl import read_sidecar
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

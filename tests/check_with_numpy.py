@@ -18,7 +18,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
-from kl_files import NO_TOKEN, open_reference, read_sidecar  # noqa: E402
+from gguf_kl import NO_TOKEN, open_reference, read_sidecar  # noqa: E402
 
 
 def records(path):

@@ -10,7 +10,7 @@ fn the_python_reader_reads_what_kl_writes() {
     if !can_run("python3", &["-c", "import numpy"]) {
         return;
     }
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/test_kl_files.py");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/test_gguf_kl.py");
     let output = Command::new("python3")
         .args(["-B".as_ref(), tests.as_os_str()])
         .env("KL", program())

@@ -2,12 +2,12 @@
 
 Copy this file beside your notebook.
 
-    import kl_files
+    import gguf_kl
 
-    sidecar = kl_files.read_sidecar("q4_K_M@ref.kls")
+    sidecar = gguf_kl.read_sidecar("q4_K_M@ref.kls")
     sidecar.scored["kld"].mean()              # nats
 
-    with kl_files.open_reference("ref.gz") as reference:
+    with gguf_kl.open_reference("ref.gz") as reference:
         for window in reference:
             window.tokens                     # (n_tokens,)
             window.logits                     # (n_rows, n_vocab)

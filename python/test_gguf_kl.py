@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests the Python reader with files that kl writes, and with damaged ones.
 
-    KL=target/release/kl python3 python/test_kl_files.py
+    KL=target/release/kl python3 python/test_gguf_kl.py
 
 `make test` runs it where there are Python and numpy.
 """
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-import kl_files
-from kl_files import open_reference, read_sidecar
+import gguf_kl
+from gguf_kl import open_reference, read_sidecar
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 KL = os.path.abspath(os.environ.get("KL", "target/release/kl"))
@@ -66,7 +66,7 @@ def member(kind, window, piece, plain):
     """A member of a reference: see "Members" in formats/LOGITS.md."""
     deflate = zlib.compressobj(1, zlib.DEFLATED, -15)
     body = deflate.compress(plain) + deflate.flush() + struct.pack("<II", zlib.crc32(plain), len(plain))
-    start = kl_files.MEMBER_START + struct.pack("<6I", 44 + len(body), len(plain), kind, window, piece, zlib.crc32(body))
+    start = gguf_kl.MEMBER_START + struct.pack("<6I", 44 + len(body), len(plain), kind, window, piece, zlib.crc32(body))
     return start + struct.pack("<I", zlib.crc32(start)) + body
 
 
@@ -81,7 +81,7 @@ def reference(header, rows, index=None, tokens=(0, 1)):
     index = index or (1, 0, len(tokens), len(rows), 0, 2)
     parts.append(member(3, 0, 0, b"KL_INDEX" + struct.pack("<6I2Q", *index, *at[1:])))
     index_at = sum(map(len, parts[:3]))
-    end = kl_files.END_START + struct.pack("<5I", 70, 0, 4, 0, 0) + struct.pack("<QQ", index_at, index_at + len(parts[3]) + 70)
+    end = gguf_kl.END_START + struct.pack("<5I", 70, 0, 4, 0, 0) + struct.pack("<QQ", index_at, index_at + len(parts[3]) + 70)
     body = b"\x03\x00" + bytes(8)
     end += struct.pack("<I", zlib.crc32(body))
     return b"".join(parts) + end + struct.pack("<I", zlib.crc32(end)) + body
@@ -96,7 +96,7 @@ def linear(low, step, *codes):
 
 def sidecar(header, records, texts=b"", count=None):
     """A sidecar with the given header, its records without their checksums."""
-    data = kl_files.SIDECAR_MAGIC + json.dumps(header).encode() + b"\n"
+    data = gguf_kl.SIDECAR_MAGIC + json.dumps(header).encode() + b"\n"
     crc = struct.pack("<I", zlib.crc32(data))
     data += crc
     for i, record in enumerate(records):
@@ -138,7 +138,7 @@ class Sidecars(Files):
         with open_reference(path("f32.gz")) as reference:
             following = np.concatenate([window.next_tokens for window in reference])
         np.testing.assert_array_equal(tokens["token"], following)
-        known = following != kl_files.NO_TOKEN
+        known = following != gguf_kl.NO_TOKEN
         nll = -ln_q[np.flatnonzero(known), following[known]]
         np.testing.assert_allclose(tokens["eval_nll"][known], nll, rtol=1e-6)
         self.assertTrue(np.isnan(tokens["eval_nll"][~known]).all())
@@ -150,9 +150,9 @@ class Sidecars(Files):
         self.assertEqual(list(windows), [0, 1, 2])
         self.assertEqual(sum(map(len, windows.values())), len(sidecar.tokens))
         self.assertEqual(len(sidecar.scored), len(sidecar.tokens))
-        first = "".join(sidecar.text(token) for token in windows[0]["token"] if token != kl_files.NO_TOKEN)
+        first = "".join(sidecar.text(token) for token in windows[0]["token"] if token != gguf_kl.NO_TOKEN)
         self.assertIn(first.strip(), (FIXTURES / "eval.txt").read_text())
-        self.assertIsNone(sidecar.text(kl_files.NO_TOKEN))
+        self.assertIsNone(sidecar.text(gguf_kl.NO_TOKEN))
         self.assertFalse(sidecar.tokens.flags.writeable)
 
     def test_prompts_groups_shards_and_until(self):
@@ -345,7 +345,7 @@ class Releases(Files):
                 with self.subTest(name):
                     self.assertGreater(len(read_sidecar(name).tokens), 0)
             for name in references:
-                if not name.read_bytes().startswith(kl_files.MEMBER_START):
+                if not name.read_bytes().startswith(gguf_kl.MEMBER_START):
                     continue
                 with self.subTest(name), open_reference(name) as reference:
                     states = reference.header["encoding"].startswith("hidden")
