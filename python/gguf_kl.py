@@ -1,11 +1,15 @@
-"""Reads the files of kl in Python: sidecars (.kls) and native references. Needs numpy, and nothing else.
+"""Reads the files of kl in Python: sidecars (.kls), native references and maps of sensitivity. Needs
+numpy, and nothing else.
 
-Copy this file beside your notebook.
+`pip install 'gguf-kl[numpy]'` installs it, or copy this file beside your notebook.
 
     import gguf_kl
 
     sidecar = gguf_kl.read_sidecar("q4_K_M@ref.kls")
     sidecar.scored["kld"].mean()              # nats
+
+    for cell in gguf_kl.read_map("tensors.jsonl").alone:
+        cell["tensor"], cell["type"], cell["kld"]
 
     with gguf_kl.open_reference("ref.gz") as reference:
         for window in reference:
@@ -16,7 +20,7 @@ A file that is damaged, cut off or of another kind raises ValueError, whose one 
 what is wrong with it. Every checksum is verified before the bytes under it are used. Arrays that
 share the bytes of a file are read-only: `.copy()` gives one to write to.
 
-The formats are specified in formats/SIDECAR.md and formats/LOGITS.md.
+The formats are specified in formats/SIDECAR.md, formats/LOGITS.md and formats/MAP.md.
 """
 import hashlib
 import json
@@ -24,9 +28,14 @@ import struct
 import zlib
 from functools import cached_property
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    # The program needs no numpy, so installing it does not install numpy.
+    raise ImportError("gguf_kl needs numpy: pip install numpy") from None
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "Reference", "Sidecar", "Window", "open_reference", "read_sidecar"]
+__all__ = ["NOT_FINITE", "NO_TOKEN", "Map", "Reference", "Sidecar", "Window", "open_reference", "read_map",
+           "read_sidecar"]
 
 NO_TOKEN = 0xFFFFFFFF
 """`token` of a record without an actual next token, as at a window's last position."""
@@ -564,7 +573,104 @@ def open_reference(path):
     return Reference(path)
 
 
-# What both need.
+# Maps
+
+MAX_MAP = 64 << 20
+# Rounding gives a token's KLD of less than 0.
+LEAST_NATS = -1e-9
+
+
+class Map:
+    """A map of sensitivity: how far the model moves where some of its tensors are quantized.
+
+    header    dict: model, text, settings, `windows` and `tensors` (formats/MAP.md lists the keys).
+    cells     dict from the exchanged tensors, a tuple of pairs (tensor, type) in the order of the names,
+              to a structured array with a record per window: `window` (its number in the text),
+              `kld` (the sum over its tokens, nats) and `n_tokens`. The empty tuple is the control.
+    errors    dict from a tensor to a dict from a type to its relative squared error.
+    is_whole  False if the file was cut off: what it holds is valid.
+    """
+
+    def __init__(self, header, cells, errors, is_whole):
+        self.header, self.cells, self.errors, self.is_whole = header, cells, errors, is_whole
+
+    def __repr__(self):
+        return f"<Map of {len(self.cells)} cells{'' if self.is_whole else ', cut off'}>"
+
+    @property
+    def alone(self):
+        """The tensors that were exchanged one at a time: a structured array with the fields `tensor`,
+        `type`, `kld` (the mean over the tokens, nats) and `n_tokens`, in the order of the file."""
+        rows = [(*cell[0], windows["kld"].sum() / max(windows["n_tokens"].sum(), 1), windows["n_tokens"].sum())
+                for cell, windows in self.cells.items() if len(cell) == 1]
+        lengths = [max([len(row[i]) for row in rows] + [1]) for i in range(2)]
+        return np.array(rows, [("tensor", f"U{lengths[0]}"), ("type", f"U{lengths[1]}"), ("kld", "f8"),
+                               ("n_tokens", "i8")])
+
+
+def read_map(path):
+    """Reads a map of sensitivity, whole or cut off."""
+    with open(path, "rb") as file:
+        data = file.read(MAX_MAP + 1)
+    _check(data.startswith(b'{"kl_map":'), path, "is not a map of kl sensitivity")
+    _check(len(data) <= MAX_MAP, path, f"is larger than the {MAX_MAP >> 20} MiB that a map may have")
+    lines = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
+    _check(lines, path, "the header was cut off")
+    is_whole = len(data) == sum(map(len, lines)) and lines[-1].startswith(b'{"n_lines":')
+    end = _json(lines.pop(), path) if is_whole else None
+    if end:
+        is_end = end == {"n_lines": len(lines), "crc32": zlib.crc32(b"".join(lines))}
+        _check(is_end, path, "the checksum or the number of its lines does not match")
+    header = _json(lines[0], path)
+    _check(header.get("kl_map") == 1, path, f"has map version {header.get('kl_map')}; this reader knows 1")
+    windows = header.get("windows")
+    _check(isinstance(windows, list) and windows and all(isinstance(window, dict) for window in windows), path,
+           "the header is damaged: windows is not a list of windows")
+    numbers = [(_int(window, "window", path, most=NO_TOKEN), _int(window, "n_rows", path, most=NO_TOKEN))
+               for window in windows]
+
+    cells, errors = {}, {}
+    for at, line in enumerate(lines, 1):
+        where = f"{path}: line {at}"
+        start, key, rest = line.rpartition(b',"crc32":')
+        # Version 0.1.0 wrote maps without checksums.
+        if key or "crc32" in header:
+            _check(key and rest == b"%d}\n" % zlib.crc32(start), where, "the checksum does not match")
+        value = _json(line, where)
+        if line.startswith(b'{"exchanged":'):
+            _add_cell(cells, value, numbers, where)
+        elif line.startswith(b'{"tensor":'):
+            tensor, of_types = value["tensor"], value.get("errors")
+            _check(isinstance(tensor, str) and isinstance(of_types, dict) and all(map(_is_sum, of_types.values())),
+                   where, "is damaged: not weight errors")
+            errors.setdefault(tensor, {}).update(of_types)
+        else:
+            _check(at == 1, where, "is neither a cell nor weight errors")
+    dtype = [("window", "u4"), ("kld", "f8"), ("n_tokens", "i8")]
+    return Map(header, {cell: np.array(rows, dtype) for cell, rows in cells.items()}, errors, is_whole)
+
+
+def _add_cell(cells, line, windows, where):
+    """Adds a cell's windows, or those that continue it."""
+    exchanged, klds, counts = (line.get(key) for key in ("exchanged", "klds", "n_tokens"))
+    is_cell = isinstance(exchanged, dict) and all(isinstance(kind, str) for kind in exchanged.values())
+    is_cell = is_cell and isinstance(klds, list) and isinstance(counts, list) and 0 < len(klds) == len(counts)
+    _check(is_cell, where, "is damaged: not a cell")
+    rows = cells.setdefault(tuple(sorted(exchanged.items())), [])
+    is_next = (line.get("from") or 0) == len(rows) and len(rows) + len(klds) <= len(windows)
+    _check(is_next, where, "a cell's windows do not follow one another")
+    for (window, n_rows), kld, count in zip(windows[len(rows):], klds, counts):
+        is_possible = type(count) is int and 0 <= count <= n_rows and _is_sum(kld, LEAST_NATS * count)
+        _check(is_possible, where, f"a sum of {kld!r} over {count!r} tokens is not possible")
+        rows.append((window, kld, count))
+
+
+def _is_sum(value, least=0):
+    """Whether a value of JSON is a finite number, not less than `least`."""
+    return type(value) in (int, float) and least <= value <= np.finfo("f8").max
+
+
+# What all need.
 
 def _check(holds, path, what):
     if not holds:

@@ -8,6 +8,7 @@
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import gguf_kl
-from gguf_kl import open_reference, read_sidecar
+from gguf_kl import open_reference, read_map, read_sidecar
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 KL = os.path.abspath(os.environ.get("KL", "target/release/kl"))
@@ -333,6 +334,75 @@ class References(Files):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         self.assertLess(peak, 4 << 20)
+
+
+def sensitivity_map(header, *lines):
+    """A map of sensitivity, whose lines have checksums."""
+    data = b""
+    for line in ({"kl_map": 1, "windows": [{"window": 3, "n_rows": 2}, {"window": 0, "n_rows": 1}], **header}, *lines):
+        start = json.dumps(line, separators=(",", ":")).encode()[:-1]
+        data += start + b',"crc32":%d}\n' % zlib.crc32(start)
+    return data + b'{"n_lines":%d,"crc32":%d}\n' % (1 + len(lines), zlib.crc32(data))
+
+
+CELL = {"exchanged": {"a": "q4_K"}, "klds": [1.0, 0.5], "n_tokens": [2, 1]}
+
+
+class Maps(Files):
+    def test_its_means_are_those_that_kl_reports(self):
+        run("sensitivity", "-m", F16, *SHORT[:4], "-n", "32", "-w", "map.jsonl", "--json", "map.json")
+        read, report = read_map(path("map.jsonl")), json.loads(Path(path("map.json")).read_text())
+        self.assertTrue(read.is_whole)
+        self.assertIn((), read.cells)
+        n_rows = sum(window["n_rows"] for window in read.header["windows"])
+        reported = {(tensor["name"], cost["type"]): cost["kld"]["value"]
+                    for tensor in report["tensors"] for cost in tensor["costs"] if cost["is_measured"]}
+        # A report moves the mean of a cell of fewer windows to where all of them are.
+        whole = read.alone[read.alone["n_tokens"] == n_rows]
+        self.assertGreater(len(whole), 5)
+        for cell in whole:
+            self.assertAlmostEqual(cell["kld"], reported[cell["tensor"], cell["type"]], delta=1e-9 + 1e-9 * cell["kld"])
+
+    def test_a_cell_continues_and_a_map_may_be_cut_off(self):
+        lines = [{"exchanged": {"b": "q8_0", "a": "q4_K"}, "klds": [0.5], "n_tokens": [2]}, CELL,
+                 {"tensor": "a", "errors": {"q4_K": 0.25}}, {"tensor": "a", "errors": {"q8_0": 0}},
+                 {"exchanged": {"a": "q4_K", "b": "q8_0"}, "from": 1, "klds": [-1e-10], "n_tokens": [1]}]
+        data = sensitivity_map({}, *lines)
+        for length in (len(data), len(data) - 3):
+            read = read_map(self.write(data[:length]))
+            self.assertEqual(read.is_whole, length == len(data))
+            both = read.cells[("a", "q4_K"), ("b", "q8_0")]
+            self.assertEqual(both.tolist(), [(3, 0.5, 2), (0, -1e-10, 1)])
+            self.assertEqual(read.alone.tolist(), [("a", "q4_K", 0.5, 3)])
+            self.assertEqual(read.errors, {"a": {"q4_K": 0.25, "q8_0": 0}})
+        without = re.sub(rb',"crc32":\d+}', b"}", data[:data.rindex(b'{"n_lines')])
+        self.assertEqual(list(read_map(self.write(without)).cells), list(read.cells))
+
+    def test_damage_is_found(self):
+        whole = sensitivity_map({}, CELL, {"tensor": "a", "errors": {"q4_K": 0.25}})
+        chosen = random.Random(1)
+        for at in range(len(whole) - 1):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << chosen.randrange(8)
+            self.fails(read_map, self.write(damaged))
+        self.fails(read_map, self.write(whole + whole), "does not match")
+        self.fails(read_map, self.write(whole + b'{"tensor":'), "line 4: ")
+        self.fails(read_map, self.write(whole[:9]), "not a map")
+        self.fails(read_map, self.write(whole[:20]), "cut off")
+        self.fails(read_map, path("q4.kls"), "not a map")
+
+    def test_lies_under_right_checksums_are_found(self):
+        for header in ({"kl_map": 2}, {"windows": []}, {"windows": [3]}, {"windows": [{"window": 1}]}, {"windows": 1}):
+            self.fails(read_map, self.write(sensitivity_map(header)))
+        for key, values in {"exchanged": [3, {"a": 1}], "klds": [3, [], [1], [1, "a"], [1, -1e-8], [1, 1e999], [1, 1, 1]],
+                            "n_tokens": [[3, 1], [2], [2, 1.0], [-1, 1]], "from": [1, "0", -1, [1]]}.items():
+            for value in values:
+                with self.subTest(f"{key}: {value}"):
+                    self.fails(read_map, self.write(sensitivity_map({}, {**CELL, key: value})))
+        for errors in (3, {"q4_K": -1}, {"q4_K": None}):
+            self.fails(read_map, self.write(sensitivity_map({}, {"tensor": "a", "errors": errors})))
+        self.fails(read_map, self.write(sensitivity_map({}, CELL, CELL)), "follow one another")
+        self.fails(read_map, self.write(sensitivity_map({}, {"other": 1})), "neither a cell")
 
 
 class Releases(Files):

@@ -1,4 +1,4 @@
-//! The Python reader of sidecars and references, tested by its own tests.
+//! The Python reader of sidecars, references and maps, tested by its own tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -40,6 +40,7 @@ fn the_notebooks_run_in_a_new_python() {
         std::os::unix::fs::symlink(fixture(model), session.path(&name)).unwrap();
         session.ok(&format!("-m {name} -r ref.gz -q"));
     }
+    session.ok("sensitivity -m @f16 -t @eval -c 16 -n 32 -w tensors.jsonl -q");
     std::fs::create_dir(session.path("target")).unwrap();
     std::os::unix::fs::symlink(session.folder.path(), session.path("target/demo")).unwrap();
     // Where a plot is drawn does not matter.
