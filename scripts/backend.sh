@@ -70,6 +70,7 @@ options=(
     -DLLAMA_BUILD_TOOLS=OFF
     -DGGML_CPU=OFF
     "-DGGML_${name^^}=ON"
+    "-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -include '$PWD/scripts/older-libstdcxx.h'"
     # It finds libggml-base.so beside itself, wherever the folder is.
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON
     "-DCMAKE_INSTALL_RPATH=\$ORIGIN"

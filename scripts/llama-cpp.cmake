@@ -1,4 +1,4 @@
-# Changes llama.cpp's build in two ways. .cargo/config.toml names this file, and the build script of
+# Changes llama.cpp's build in three ways. .cargo/config.toml names this file, and the build script of
 # llama-cpp-sys-2 passes the name on to cmake. cargo does not see a change to it: after one, run
 # `cargo clean --release -p llama-cpp-sys-2`.
 #
@@ -11,6 +11,8 @@
 # compiled with -O1, because it runs only once, before a model is loaded. All other files are compiled as
 # ever. If a later llama.cpp needs one of these files, the program does not link: remove the file from the
 # pattern.
+#
+# 3. The libraries of `make dist` run on systems with an older libstdc++ than this one: scripts/older-libstdcxx.h.
 
 if(NOT PROJECT_NAME STREQUAL "llama.cpp" OR CMAKE_VERSION VERSION_LESS 3.19)
     return()
@@ -81,7 +83,21 @@ function(sleep_at_barriers)
     endif()
 endfunction()
 
+# Those that use what the header is about.
+function(need_older_libstdcxx)
+    if(NOT GGML_BACKEND_DL)
+        return()
+    endif()
+    foreach(library llama-common ggml-rpc)
+        if(TARGET ${library})
+            target_compile_options(${library} PRIVATE "SHELL:-include \"${OLDER_LIBSTDCXX}\"")
+        endif()
+    endforeach()
+endfunction()
+
 # After all targets are defined.
 set(BARRIER "${CMAKE_CURRENT_LIST_DIR}/ggml-barrier.h")
+set(OLDER_LIBSTDCXX "${CMAKE_CURRENT_LIST_DIR}/older-libstdcxx.h")
 cmake_language(DEFER CALL leave_out_unused)
 cmake_language(DEFER CALL sleep_at_barriers)
+cmake_language(DEFER CALL need_older_libstdcxx)
