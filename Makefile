@@ -4,6 +4,7 @@
 # make install  the program, its man page, completions and documents: PREFIX=/usr/local, DESTDIR=
 # make uninstall  remove them again
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
+# make wheel  the same as a Python wheel, for pip and uvx, and one of each GPU backend that was built: dist/*.whl
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
 # make cpu-test  run the tests of the program as on other CPUs: make cpu-test ARGS=haswell (see CONTRIBUTING.md)
@@ -22,7 +23,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test cpu-test deny package install uninstall dist backend gpu-test bench real setup clean
+.PHONY: build demo test cpu-test deny package install uninstall dist wheel backend gpu-test bench real setup clean
 
 # Where `make install` puts things; for yourself alone, PREFIX=~/.local.
 PREFIX ?= /usr/local
@@ -91,6 +92,11 @@ dist: setup
 	$(ENV)
 	scripts/build.sh scripts/dist.sh
 	scripts/dist-check.sh
+
+# Needs Python 3.9 or later.
+wheel: dist
+	@scripts/wheel.py "$$(ls -td dist/kl-*/ | head -1)"
+	scripts/wheel-check.sh
 
 # Example: make backend BACKEND=cuda ARGS=-DCMAKE_CUDA_ARCHITECTURES=90
 backend: setup

@@ -72,4 +72,5 @@ mod uneven;
 mod until;
 mod verify_model;
 mod vocabulary;
+mod wheel;
 mod windows;
