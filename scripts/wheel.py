@@ -59,7 +59,7 @@ def main():
     for name, path in backends.items():
         backend = name.removeprefix("libggml-").removesuffix(".so")
         summary = f"llama.cpp's {backend} backend for kl ({NAME})"
-        text = f"A library that `kl` of [{NAME}](https://pypi.org/project/{NAME}/) loads. See its docs/GPU.md.\n"
+        text = f"A library that `kl` of {NAME} loads. See its docs/GPU.md.\n"
         write(out, f"{NAME}-{backend}", version, arch, [path], summary, f"Requires-Dist: {NAME}=={version}\n", text,
               licences, {f"data/lib/kl/{name}": path.read_bytes()}, {})
 
