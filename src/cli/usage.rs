@@ -214,6 +214,7 @@ mod tests {
             ("recipe_short", "kl recipe -h"),
             ("check", "kl check --help"),
             ("doctor", "kl doctor --help"),
+            ("pick", "kl pick --help"),
         ] {
             let help = printed(line);
             for line in help.lines() {

@@ -21,7 +21,7 @@ const OF_OTHERS: [&str; 6] = [
 ];
 
 /// The commands, each of which has its own flags.
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "",
     "check",
     "compare",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 10] = [
     "doctor",
     "info",
     "merge",
+    "pick",
     "recipe",
     "report",
     "sensitivity",
