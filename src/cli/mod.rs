@@ -87,7 +87,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         threads::start_pool(default_threads() as usize);
         // A call that is refused asks no hub.
         let (quants, discard) = (&call.quants, call.discard);
-        names::check(&args, quants, discard).map_err(wrong_usage)?;
+        names::check(&args, quants, discard, call.picks).map_err(wrong_usage)?;
         let chosen = Chosen::new(quants, call.picks);
         let resolved = names::resolve(&mut args, chosen, discard);
         let shelf = resolved.map_err(|error| exit_code(Err(error)))?;

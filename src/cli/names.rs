@@ -165,15 +165,23 @@ fn name_file(repository: &mut OsString, file: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses `--quants` and `--discard` in a call that names nothing for them.
+/// Refuses `--quants` and `--discard` in a call that names nothing for them. `picks`: patterns of quants may choose in
+/// a folder too.
 ///
 /// # Errors
 /// What to give besides.
-pub fn check(args: &[OsString], quants: &[String], discard: bool) -> Result<(), &'static str> {
+pub fn check(
+    args: &[OsString],
+    quants: &[String],
+    discard: bool,
+    picks: bool,
+) -> Result<(), &'static str> {
     let flags = args.iter().take(literal_from(args));
     let names = || flags.clone().filter_map(|arg| HubName::of(arg));
     let is_whole = |of: &HubName| of.flag != REF_MODEL && of.file.is_none() && of.quant.is_none();
-    if !quants.is_empty() && names().filter(is_whole).count() != 1 {
+    let n_whole = names().filter(is_whole).count();
+    let have_choice = n_whole == 1 || picks && n_whole == 0;
+    if !quants.is_empty() && !have_choice {
         return Err(
             "--quants chooses among the files of one repository: name it with -hf USER/REPO",
         );

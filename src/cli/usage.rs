@@ -190,7 +190,8 @@ mod tests {
                     cli.classic.evaluate.quants.clone(),
                     cli.classic.evaluate.discard,
                 );
-                let named = |_| names::check(&args, &shelf.0, shelf.1).map_err(str::to_owned);
+                let named =
+                    |_| names::check(&args, &shelf.0, shelf.1, false).map_err(str::to_owned);
                 rules::check(cli).and_then(named).unwrap_err()
             }
             Err(error) => one_line(&error, &args),

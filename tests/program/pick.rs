@@ -306,4 +306,16 @@ fn a_repository_is_measured_with_disk_for_two_and_continued_wherever_it_is_kille
         assert_eq!(part, whole);
     }
     assert_eq!(parts.len(), whole.len());
+    // The same files in a folder are the same quants.
+    let local = folder.path().join("me/X-GGUF");
+    let line = format!(
+        "pick {} {TEXT} --quants Q4_*,IQ4_*,Q3_NEW -w local",
+        local.display()
+    );
+    let local = session.json(&line);
+    let names = labels(&local).into_iter().collect::<BTreeSet<_>>();
+    let expected = ["X-UD-Q4_K_XL", "X-Q4_K_M", "X_Q4_K_L", "X_IQ4_KSS"];
+    assert_eq!(names, expected.into_iter().collect());
+    assert_eq!(local["is_original"], true);
+    assert_eq!(local["left_out"][0]["file"], "X-Q3_NEW.gguf");
 }

@@ -230,7 +230,7 @@ fn digest_of_link(path: &Path) -> Option<String> {
 }
 
 /// The paths of all files within a folder, with `/`. Links are files here: where they lead is not looked at.
-fn files_within(root: &Path) -> Vec<String> {
+pub fn files_within(root: &Path) -> Vec<String> {
     let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
     while let Some(folder) = folders.pop() {
         let entries = fs::read_dir(root.join(&folder));

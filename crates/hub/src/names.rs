@@ -2,10 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use regex::{Regex, escape};
 
+use super::cache::files_within;
 use super::kinds::{Kind, Precision, has_own_quant, is_quant, kind, split, up_to_quant};
 use super::{HubFile, Repository, shortened, total_bytes};
 
@@ -16,6 +19,24 @@ const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 type Parts<'r> = HashMap<(&'r str, u32, u32), &'r HubFile>;
 
 impl Repository {
+    /// The files of a folder on this machine, and of those within it, as if it were a repository: so that their
+    /// names mean the same.
+    pub fn of_folder(folder: &Path) -> Self {
+        let mut paths = files_within(folder);
+        paths.sort();
+        let file = |path: String| HubFile {
+            repository: String::new(),
+            commit: String::new(),
+            size: fs::metadata(folder.join(&path)).map_or(0, |about| about.len()),
+            path,
+            digest: String::new(),
+        };
+        Self {
+            name: folder.display().to_string(),
+            files: paths.into_iter().map(file).collect(),
+        }
+    }
+
     /// The model that is meant by a quant, or without one: all parts of a split file, in order. The quant
     /// stands at the end of the name, or else anywhere in the path before a `.`, `-` or `/`, in any case.
     ///

@@ -28,7 +28,7 @@ pub fn check(args: PickArgs) -> Result<PickRequest, String> {
     let files = input.iter().flat_map(Source::files).map(Path::to_owned);
     let inputs: Vec<PathBuf> = files.chain(args.models.clone()).collect();
     paths::check(&inputs, is_gguf, results.into_iter().flatten())?;
-    let candidates = Candidates::new(args.models, args.ref_model);
+    let candidates = Candidates::new(args.models, args.ref_model, &args.quants);
     let mut run = RunSettings::from(args.run);
     run.max_rows = args.max_rows;
     Ok(PickRequest {
@@ -85,8 +85,8 @@ fn input(mut source: Source, window: Option<u32>) -> Result<Option<Source>, Stri
 /// The folder for what is measured of these models: named after their repository, or the folder that they are in.
 fn default_folder(models: &[PathBuf]) -> PathBuf {
     let first = models.first().map_or(Path::new(""), PathBuf::as_path);
-    let names = first.iter().filter_map(|name| name.to_str());
-    let repository = names.filter_map(hub::repository_of_folder).last();
+    let mut names = first.iter().rev().filter_map(|name| name.to_str());
+    let repository = names.find_map(hub::repository_of_folder);
     let folder = || {
         let folder = if first.is_dir() {
             Some(first)

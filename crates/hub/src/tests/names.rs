@@ -1,7 +1,7 @@
 //! The meaning of names.
 
 use super::has;
-use crate::kinds::{Kind, is_quant, kind, up_to_quant};
+use crate::kinds::{Kind, Precision, is_quant, kind, up_to_quant};
 use crate::{HubFile, Repository};
 
 #[test]
@@ -188,6 +188,49 @@ fn the_names_of_publishers_say_what_a_file_is() {
         assert!(quant.is_empty() || has_it, "{path}: {named}");
         assert!(quant.is_empty() || is_quant(quant), "{quant}");
     }
+}
+
+/// Each name as publishers give it: whether it is a quant, the original, or neither.
+#[test]
+fn a_pick_knows_quants_from_the_original_and_from_neither() {
+    for (path, is_model, is_original) in [
+        ("X-UD-Q4_K_XL.gguf", true, false),
+        ("X-Q2_K_L.gguf", true, false),
+        ("Q2_K_L/X-Q2_K_L-00001-of-00002.gguf", true, false),
+        ("X.i1-IQ3_M.gguf", true, false),
+        ("X_IQ4_KSS.gguf", true, false),
+        ("X-MXFP4_MOE.gguf", true, false),
+        ("BF16/X-BF16-00001-of-00002.gguf", true, true),
+        ("BF16/X-00001-of-00002.gguf", true, true),
+        ("X.f16.gguf", true, true),
+        ("X-fp32.gguf", true, true),
+        ("mmproj-F16.gguf", false, true),
+        ("X-imatrix.gguf", false, false),
+        ("imatrix_unsloth.dat", false, false),
+        ("mtp-X-Q8_0.gguf", false, false),
+        ("MTP/X-BF16-MTP.gguf", false, true),
+        ("X.Q5_K_M.gguf.part1of2", false, false),
+        ("README.md", false, false),
+    ] {
+        let beside = "X-Q6_K.gguf";
+        let second = path.replace("-00001-of", "-00002-of");
+        let mut names = vec![path, beside];
+        names.extend((second != path).then_some(&*second));
+        let all = listing(&names);
+        let chosen = all.quants(&["*".to_owned()]).unwrap();
+        let chosen: Vec<&str> = chosen.iter().flat_map(|parts| paths(parts)).collect();
+        assert_eq!(chosen.contains(&path), is_model, "{path}");
+        assert_eq!(Precision::of_name(path).is_float(), is_original, "{path}");
+        let original = all.original().unwrap();
+        let original = original.map(|parts| paths(&parts)[0].to_owned());
+        let expected = (is_model && is_original).then(|| path.to_owned());
+        assert_eq!(original, expected, "{path}");
+    }
+    // bf16 before f16 before f32.
+    let all = listing(&["X-F32.gguf", "X-F16.gguf", "X-BF16.gguf"]);
+    assert_eq!(paths(&all.original().unwrap().unwrap()), ["X-BF16.gguf"]);
+    let all = listing(&["X-F32.gguf", "X-F16.gguf"]);
+    assert_eq!(paths(&all.original().unwrap().unwrap()), ["X-F16.gguf"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +22,7 @@ use super::settings::{
     ComparedVocabulary, ConvertSettings, EvaluateSettings, MergeSettings, ReferenceSource,
     ResultSettings, RunSettings, Sweep, WriteSettings,
 };
-use super::{Event, Observer, Shelf, Written, evaluate, write};
+use super::{Event, Observer, Written, evaluate, write};
 use crate::input::{ScoreFrom, Source};
 
 /// An observer that notes what it hears, and asks to stop after some windows.
@@ -196,7 +197,7 @@ impl Folder {
             sweep: Sweep::none(false),
             results: results(),
             run: run(),
-            shelf: Shelf::default(),
+            shelf: Arc::default(),
         }
     }
 

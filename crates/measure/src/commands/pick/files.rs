@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use kl_engine::gguf;
-use kl_hub::Precision;
+use kl_hub::{HubFile, Precision, Repository};
 use kl_report::number::bytes;
 use kl_report::pick::LeftOut;
 
-use crate::commands::folder::models_of_folder;
 use crate::commands::output::folder_of;
 use crate::commands::shelf::Shelf;
 
@@ -34,26 +33,41 @@ pub struct Original {
 }
 
 impl Candidates {
-    /// The files that these paths stand for: a folder for its models.
+    /// The files that these paths stand for: a folder for the models in it and in its folders whose quant matches one
+    /// of the patterns, by the rules for the names of a repository; and for its original, unless one is given.
     ///
     /// # Errors
-    /// A folder without models.
-    pub fn new(paths: Vec<PathBuf>, original: Option<PathBuf>) -> Result<Self> {
-        let (mut quants, mut skipped) = (Vec::new(), Vec::new());
+    /// A folder without models, or a pattern that matches none.
+    pub fn new(
+        paths: Vec<PathBuf>,
+        original: Option<PathBuf>,
+        patterns: &[String],
+    ) -> Result<Self> {
+        let (mut quants, mut left_out, mut in_folder) = (Vec::new(), Vec::new(), None);
         for path in paths {
-            if path.is_dir() {
-                quants.extend(models_of_folder(&path, &mut skipped)?);
-            } else {
+            if !path.is_dir() {
                 quants.push(path);
+                continue;
             }
+            let repository = Repository::of_folder(&path);
+            let all = ["*".to_owned()];
+            let patterns = if patterns.is_empty() { &all } else { patterns };
+            let models = repository.quants(patterns)?.into_iter();
+            let first_of = |parts: Vec<HubFile>| Some(path.join(&parts.first()?.path));
+            for model in models.filter_map(first_of) {
+                let header = gguf::read(&model).ok();
+                match header.and_then(|header| header.not_a_model()) {
+                    Some(kind) => {
+                        left_out.push(LeftOut::new(&model, &kind.in_place_of_a_model()));
+                    }
+                    None => quants.push(model),
+                }
+            }
+            in_folder = in_folder.or(repository.original()?.and_then(first_of));
         }
-        let left_out = skipped
-            .into_iter()
-            .map(|(path, why)| LeftOut::new(&path, &why))
-            .collect();
         Ok(Self {
             quants,
-            original,
+            original: original.or(in_folder),
             left_out,
         })
     }
@@ -79,7 +93,7 @@ impl Candidates {
         self.quants.retain(|path| {
             let why = if *path != original.path {
                 precision(path).is_float().then_some("is not quantized")
-            } else if self.original.is_some() || original.is_unquantized {
+            } else if original.is_unquantized || self.original.is_some() {
                 return false;
             } else {
                 Some("is the largest quant, and so what the others are measured against")
