@@ -47,6 +47,24 @@ with_pip() {
     mean_kld bare kl
 }
 timed "pip install" with_pip
+
+# From an empty environment to the quant to run.
+mkdir "$scratch/quants"
+for quant in f16 q8_0 q4_K_M q2_K; do
+    cp "$fixtures/tiny-$quant.gguf" "$scratch/quants/tiny-${quant^^}.gguf"
+done
+picked() {
+    local sentence
+    rm -rf "$venv" ./*-pick
+    python3 -m venv "$venv"
+    bare python -m pip install --quiet --no-index --disable-pip-version-check "$wheel"
+    sentence=$(bare kl pick "$scratch/quants" -t "$fixtures/eval.txt" -n 2000 -q)
+    [[ $sentence == "Pick "* ]] || fail "kl pick printed: $sentence"
+}
+started=$EPOCHREALTIME
+picked
+awk -v from="$started" -v to="$EPOCHREALTIME" \
+    'BEGIN { printf "kl pick of 3 quants                %.1f s after nothing was installed\n", to - from }'
 version=$(cut -d- -f2 <<<"${wheel##*/}")
 for name in kl gguf-kl; do
     printed=$(bare "$name" --version | head -1)

@@ -83,7 +83,8 @@ fn a_sweep_is_judged_by_its_caches_and_at_a_context() {
         let memory = json!({
             "context": 32_768, "weights": file, "kv_cache": 128 * bytes((k, v))
         });
-        assert_eq!(model["memory"], memory);
+        has(&model["memory"], &memory);
+        assert!(model["memory"]["compute"].as_u64() > Some(0));
     }
     let text = session.ok("report . -q --for-context 32768").stdout;
     assert!(text.contains("with a cache for 32,768 tokens"), "{text}");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::session::{Session, can_run};
+use crate::session::{Session, can_run, fixture, short_text};
 
 #[test]
 fn a_wheel_installs_the_program_and_the_module() {
@@ -45,6 +45,16 @@ fn a_wheel_installs_the_program_and_the_module() {
             format!("kl {version}\n")
         );
     }
+    let quants = session.path("quants");
+    fs::create_dir(&quants).unwrap();
+    for (alias, name) in [("f16", "F16"), ("q4", "Q4_K_M"), ("q2", "Q2_K")] {
+        fs::copy(fixture(alias), quants.join(format!("tiny-{name}.gguf"))).unwrap();
+    }
+    session.write("short.txt", short_text());
+    let pick = "pick quants -t short.txt --window 64 -q";
+    let kl = session.path("here/bin/gguf-kl");
+    let picked = run(Command::new(kl).args(pick.split(' ')));
+    assert!(picked.starts_with("Pick Q4_K_M: "), "{picked}");
     for file in ["gguf_kl.py", "share/man/man1/kl.1"] {
         assert!(session.path(&format!("here/{file}")).exists(), "{file}");
     }

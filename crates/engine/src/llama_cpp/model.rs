@@ -145,6 +145,8 @@ impl Model for LlamaCppModel<'_> {
         let path = &self.facts.path;
         let without_weights = ModelOptions {
             is_without_weights: true,
+            // There is nothing to lock.
+            use_mlock: false,
             ..self.facts.options.clone()
         };
         let (model, _) = open(

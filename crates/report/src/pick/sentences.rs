@@ -26,43 +26,37 @@ impl Pick {
         name.unwrap_or_else(|| "the largest".to_owned())
     }
 
-    /// As in ` that fit 8.00 GiB with 8,192 tokens of context`.
-    fn that_fit(&self) -> String {
+    /// As in ` that fit 8.00 GiB with 8,192 tokens of context`, with this form of the verb; empty without a limit.
+    fn that(&self, fit: &str) -> String {
         let tokens = count_of(self.context, "token");
         self.memory_limit.map_or(String::new(), |limit| {
-            format!(" that fit {} with {tokens} of context", bytes(limit))
+            format!(" that {fit} {} with {tokens} of context", bytes(limit))
         })
     }
 
     /// Why a quant was picked, and what others would give.
     pub(super) fn reason(&self, choice: &Choice) -> String {
         let (name, original, that_fit) =
-            (self.name(choice.place), self.original(), self.that_fit());
-        let n_fitting = self.fitting().count();
-        let why = match self.max_kld {
-            _ if n_fitting == 1 => {
-                let only = if that_fit.is_empty() {
-                    " that was measured".to_owned()
-                } else {
-                    that_fit.replacen("fit", "fits", 1)
-                };
-                format!("it is the only quant{only}.")
-            }
-            Some(max_kld) if choice.near.len() > 1 => {
-                let max_kld = short_kld(max_kld);
-                format!("of the quants{that_fit} and are surely nearer to {original} than {max_kld} nats, it is the fastest.").replace("quants and are", "quants that are")
-            }
-            Some(max_kld) => {
-                let max_kld = short_kld(max_kld);
+            (self.name(choice.place), self.original(), self.that("fit"));
+        let max_kld = self.max_kld.map(short_kld);
+        let why = match (max_kld, choice.near.len()) {
+            _ if self.fitting().count() == 1 => {
                 format!(
-                    "of the quants{that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
+                    "it is the only quant{} that was measured.",
+                    self.that("fits")
                 )
             }
-            None if choice.near.len() > 1 => format!(
-                "of the quants{that_fit}, none is nearer to {original} by more than chance, and of those that are as near, it is the fastest."
+            (Some(max_kld), 1) => format!(
+                "of the quants{that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
             ),
-            None => format!(
+            (Some(max_kld), _) => format!(
+                "of the quants{that_fit}, it is the fastest of those that are surely nearer to {original} than {max_kld} nats."
+            ),
+            (None, 1) => format!(
                 "of the quants{that_fit}, it is the nearest to {original}, by more than chance."
+            ),
+            (None, _) => format!(
+                "of the quants{that_fit}, none is nearer to {original} by more than chance, and of those that are as near, it is the fastest."
             ),
         };
         let mut sentences = vec![format!("Pick {name}: {why}")];
@@ -137,7 +131,7 @@ impl Pick {
                 });
                 format!(
                     "No quant{} is surely below {max_kld} nats: the nearest is {}{mean}. Give a higher --max-kld, more memory, or more text.",
-                    self.that_fit(),
+                    self.that("fit"),
                     self.name(nearest)
                 )
             }
