@@ -90,16 +90,16 @@ impl Pick {
         Some(format!("{name} is {gain} % faster and {far}."))
     }
 
-    /// What the nearest one that does not fit would give.
+    /// What the smallest of the nearer ones that do not fit would give.
     fn nearer_one(&self, choice: &Choice) -> Option<String> {
-        let (place, of) = self
-            .models
-            .iter()
-            .enumerate()
-            .find(|(_, of)| !of.fits && of.model.is_candidate())?;
-        let memory = bytes(of.model.memory?.bytes());
-        let times = self.ratio(place, choice.place).filter(|r| r.value < 1.0)?;
-        let (name, far) = (self.name(place), times_as_far(times));
+        let too_large = self.models.iter().enumerate().filter(|(_, of)| !of.fits);
+        let nearer = too_large.filter_map(|(place, of)| {
+            let memory = of.model.memory?.bytes();
+            let times = self.ratio(place, choice.place)?;
+            (of.model.is_candidate() && times.value < 1.0).then_some((memory, place, times))
+        });
+        let (memory, place, times) = nearer.min_by_key(|(memory, ..)| *memory)?;
+        let (name, far, memory) = (self.name(place), times_as_far(times), bytes(memory));
         Some(format!("{name}, {far}, needs {memory}."))
     }
 
