@@ -124,6 +124,14 @@ fn without_an_original_the_largest_quant_takes_its_place() {
     assert_eq!(pick["is_original"], false);
     assert_eq!(labels(&pick), ["tiny-Q4_K_M", "tiny-Q2_K"]);
     assert_eq!(pick["left_out"][0]["file"], "tiny-Q8_0.gguf");
+    session.fails("pick none.gguf quants", 1, &["none.gguf: cannot be read"]);
+    fs::create_dir(session.path("empty")).unwrap();
+    session.fails("pick empty", 2, &["empty: holds no model"]);
+    session.fails(
+        "pick quants --quants Q9*",
+        2,
+        &["has no 'Q9*': it has tiny-Q"],
+    );
     // One file is no choice.
     session.fails("pick quants/tiny-Q8_0.gguf", 1, &["no other quant"]);
     let of_two = session.json(&format!(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kl_engine::gguf;
 use kl_hub::{HubFile, Precision, Repository};
 use kl_report::number::bytes;
@@ -50,11 +50,14 @@ impl Candidates {
                 continue;
             }
             let repository = Repository::of_folder(&path);
-            let all = ["*".to_owned()];
-            let patterns = if patterns.is_empty() { &all } else { patterns };
-            let models = repository.quants(patterns)?.into_iter();
+            let models = if patterns.is_empty() {
+                let all = repository.quants(&["*".to_owned()]);
+                all.map_err(|_| anyhow!("{}: holds no model (GGUF)", path.display()))?
+            } else {
+                repository.quants(patterns)?
+            };
             let first_of = |parts: Vec<HubFile>| Some(path.join(&parts.first()?.path));
-            for model in models.filter_map(first_of) {
+            for model in models.into_iter().filter_map(first_of) {
                 let header = gguf::read(&model).ok();
                 match header.and_then(|header| header.not_a_model()) {
                     Some(kind) => {
@@ -76,8 +79,14 @@ impl Candidates {
     /// none of the quants. Unquantized files are left out of the quants.
     ///
     /// # Errors
-    /// If there is nothing to compare.
+    /// If there is nothing to compare, or a file is not there.
     pub fn choose_original(&mut self, shelf: &Shelf) -> Result<Original> {
+        for path in self.quants.iter().chain(&self.original) {
+            if !shelf.awaits(path) {
+                let unreadable = || format!("{}: cannot be read", path.display());
+                fs::metadata(path).with_context(unreadable)?;
+            }
+        }
         let precision = |path: &Path| precision(path, shelf);
         // bf16 is what most models are trained in, and f32 takes twice the room.
         let exact = self.quants.iter().filter(|path| precision(path).is_float());
