@@ -156,13 +156,13 @@ impl Comparison {
             .unit("%")
             .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
             .number(
-                "prompt\ntokens/s",
+                "prompt\nt/s",
                 |m| Some(m.speed?.prompt.tokens_per_s),
                 per_second,
             )
             .shown_if(has_speed)
             .number(
-                "gen.\ntokens/s",
+                "gen.\nt/s",
                 |m| Some(m.speed?.generation.tokens_per_s),
                 per_second,
             )
@@ -242,7 +242,17 @@ impl Comparison {
             .chain(not_ranked)
             .chain(floor)
             .chain(band)
+            .chain(self.speed_legend())
             .collect()
+    }
+
+    /// Explains the columns of speeds, where there are any.
+    pub(crate) fn speed_legend(&self) -> Option<String> {
+        let speed = self.models.iter().find_map(|model| model.speed)?;
+        let (prompt, generation) = (speed.prompt.n_tokens, speed.generation.n_tokens);
+        Some(format!(
+            "t/s: tokens a second, of a prompt of {prompt} and of {generation} generated after it"
+        ))
     }
 
     /// The pairs of one kind, in the order of the models; a ratio to the best is only among those.

@@ -2,6 +2,8 @@
 
 pub mod rule;
 mod sentences;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::path::Path;
@@ -111,7 +113,9 @@ pub struct Wishes {
 
 impl Pick {
     /// Picks one of the models of a comparison, in which every two were compared.
-    pub fn new(comparison: Comparison, wishes: Wishes, left_out: Vec<LeftOut>) -> Self {
+    pub fn new(comparison: Comparison, wishes: Wishes, mut left_out: Vec<LeftOut>) -> Self {
+        let not_compared = comparison.not_compared.iter();
+        left_out.extend(not_compared.map(|of| LeftOut::new(Path::new(&of.sidecar), &of.why)));
         let limits = wishes.limits;
         let candidates: Vec<Candidate> = comparison.models.iter().map(candidate).collect();
         let is_nearer = |a: usize, b: usize| {

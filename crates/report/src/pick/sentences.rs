@@ -22,41 +22,48 @@ impl Pick {
         if self.is_original {
             return "the original".to_owned();
         }
-        let name = self.reference.model_name().map(printable);
+        let model = self.reference.model.as_ref();
+        let name = model.map(|model| printable(model.default_label()));
         name.unwrap_or_else(|| "the largest".to_owned())
     }
 
-    /// As in ` that fit 8.00 GiB with 8,192 tokens of context`, with this form of the verb; empty without a limit.
-    fn that(&self, fit: &str) -> String {
+    /// As in `that fit 8.00 GiB with 8,192 tokens of context`, with this form of the verb.
+    fn that(&self, fit: &str, were_measured: &str) -> String {
         let tokens = count_of(self.context, "token");
-        self.memory_limit.map_or(String::new(), |limit| {
-            format!(" that {fit} {} with {tokens} of context", bytes(limit))
-        })
+        match self.memory_limit {
+            Some(limit) => format!("that {fit} {} with {tokens} of context", bytes(limit)),
+            None => format!("that {were_measured}"),
+        }
+    }
+
+    /// [`that`](Self::that) of several quants.
+    fn that_fit(&self) -> String {
+        self.that("fit", "were measured")
     }
 
     /// Why a quant was picked, and what others would give.
     pub(super) fn reason(&self, choice: &Choice) -> String {
         let (name, original, that_fit) =
-            (self.name(choice.place), self.original(), self.that("fit"));
+            (self.name(choice.place), self.original(), self.that_fit());
         let max_kld = self.max_kld.map(short_kld);
         let why = match (max_kld, choice.near.len()) {
             _ if self.fitting().count() == 1 => {
                 format!(
-                    "it is the only quant{} that was measured.",
-                    self.that("fits")
+                    "it is the only quant {}.",
+                    self.that("fits", "was measured")
                 )
             }
             (Some(max_kld), 1) => format!(
-                "of the quants{that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
+                "of the quants {that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
             ),
             (Some(max_kld), _) => format!(
-                "of the quants{that_fit}, it is the fastest of those that are surely nearer to {original} than {max_kld} nats."
+                "of the quants {that_fit}, it is the fastest of those that are surely nearer to {original} than {max_kld} nats."
             ),
             (None, 1) => format!(
-                "of the quants{that_fit}, it is the nearest to {original}, by more than chance."
+                "of the quants {that_fit}, it is the nearest to {original}, by more than chance."
             ),
             (None, _) => format!(
-                "of the quants{that_fit}, none is nearer to {original} by more than chance, and of those that are as near, it is the fastest."
+                "of the quants {that_fit}, none is nearer to {original} by more than chance, and of those that are as near, it is the fastest."
             ),
         };
         let mut sentences = vec![format!("Pick {name}: {why}")];
@@ -96,7 +103,8 @@ impl Pick {
         let nearer = too_large.filter_map(|(place, of)| {
             let memory = of.model.memory?.bytes();
             let times = self.ratio(place, choice.place)?;
-            (of.model.is_candidate() && times.value < 1.0).then_some((memory, place, times))
+            let is_nearer = times.hi.is_some_and(|hi| hi < 1.0);
+            (of.model.is_candidate() && is_nearer).then_some((memory, place, times))
         });
         let (memory, place, times) = nearer.min_by_key(|(memory, ..)| *memory)?;
         let (name, far, memory) = (self.name(place), times_as_far(times), bytes(memory));
@@ -130,8 +138,8 @@ impl Pick {
                     format!(" ({}{upper})", short_kld(mean.value))
                 });
                 format!(
-                    "No quant{} is surely below {max_kld} nats: the nearest is {}{mean}. Give a higher --max-kld, more memory, or more text.",
-                    self.that("fit"),
+                    "No quant {} is surely below {max_kld} nats: the nearest is {}{mean}. Give a higher --max-kld, more memory, or more text.",
+                    self.that_fit(),
                     self.name(nearest)
                 )
             }

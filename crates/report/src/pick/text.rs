@@ -2,7 +2,7 @@
 
 use super::{Pick, PickedModel};
 use crate::comparison::ShownName;
-use crate::layout::{UNBOUNDED, View, wrapped};
+use crate::layout::{View, wrapped};
 use crate::names::Names;
 use crate::number::{SizeUnit, bytes, count_of, fixed, per_second, printable, short_kld};
 use crate::table::Table;
@@ -62,13 +62,13 @@ impl Pick {
             .number("memory\n", |of| in_unit(memory(of)), two_decimals)
             .unit(unit.symbol)
             .number(
-                "prompt\ntokens/s",
+                "prompt\nt/s",
                 |of| Some(of.model.speed?.prompt.tokens_per_s),
                 per_second,
             )
             .shown_if(has_speed)
             .number(
-                "gen.\ntokens/s",
+                "gen.\nt/s",
                 |of| Some(of.model.speed?.generation.tokens_per_s),
                 per_second,
             )
@@ -125,13 +125,7 @@ impl Pick {
         lines.push(format!(
             "memory: weights, KV cache and buffers with a context of {tokens}"
         ));
+        lines.extend(self.comparison.speed_legend());
         lines
-    }
-
-    /// The table as Markdown.
-    pub fn markdown(&self) -> String {
-        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
-        let names = &Names::whole(&labels, UNBOUNDED);
-        self.table(&names.within(usize::MAX)).markdown()
     }
 }
