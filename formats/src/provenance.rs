@@ -314,8 +314,8 @@ pub struct BackendIdentity {
     /// programs allocate it; `None` where they are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_sizes: Option<CacheSizes>,
-    /// Bytes of the buffers in which such a context computes a physical batch, on all devices; `None` where
-    /// they are not recorded.
+    /// Bytes of the buffers in which such a context computes a physical batch on one device; `None` where they
+    /// are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_sizes: Option<CacheSizes>,
 }

@@ -532,7 +532,7 @@ pub trait Decoder: Send {
 pub struct ContextSizes {
     /// Those of its cache.
     pub cache: CacheSizes,
-    /// Those of the buffers in which a physical batch is computed, on all devices: the largest batch of
+    /// Those of the buffers in which one device, which has all layers, computes the largest physical batch of
     /// llama.cpp's programs unless told otherwise.
     pub compute: CacheSizes,
 }

@@ -28,15 +28,14 @@ const LONGEST_WINDOW: u32 = 1 << 20;
 /// step of the graph takes the most.
 const OF_BUFFERS: [u32; 5] = [N_UBATCH, 2048, 8192, 32_768, FAR];
 
-/// The sizes of a context with the types of `options`, of a model that was loaded with `loaded`, as llama.cpp's
-/// programs allocate it. Of a model without weights, no context is allocated.
+/// The sizes of a context with the types of `options`, as llama.cpp's programs allocate it for one device. Of a model
+/// without weights, no context is allocated.
 ///
 /// # Errors
 /// Why llama.cpp makes no such context.
 pub(super) fn context_sizes(
     model: &LlamaModel,
     options: &ContextOptions,
-    loaded: &ModelOptions,
 ) -> Result<ContextSizes, String> {
     // SAFETY: the model is valid.
     let n_swa = unsafe { sys::llama_model_n_swa(as_ptr(model)) };
@@ -48,7 +47,7 @@ pub(super) fn context_sizes(
     } else {
         vec![padding, FAR]
     };
-    let bytes = |n_ctx| context_bytes(model, options, loaded, n_ctx);
+    let bytes = |n_ctx| context_bytes(model, options, n_ctx);
     let mut sizes = ContextSizes::default();
     for n_ctx in ends {
         sizes.cache.0.push((n_ctx.into(), bytes(n_ctx)?.0));
@@ -63,7 +62,6 @@ pub(super) fn context_sizes(
 fn context_bytes(
     model: &LlamaModel,
     options: &ContextOptions,
-    loaded: &ModelOptions,
     n_ctx: u32,
 ) -> Result<(u64, u64), String> {
     let options = ContextOptions {
@@ -74,7 +72,7 @@ fn context_bytes(
         is_as_deployed: true,
         ..options.clone()
     };
-    let params = context_params(&options, loaded);
+    let params = context_params(&options, &ModelOptions::default());
     // SAFETY: the model is valid, and outlives the context.
     let context = guarded(|| unsafe { calls::llama_init_from_model(as_ptr(model), params) })?;
     let context = NonNull::new(context).ok_or_else(last_log_errors)?;

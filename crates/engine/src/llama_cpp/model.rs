@@ -145,9 +145,7 @@ impl Model for LlamaCppModel<'_> {
         let path = &self.facts.path;
         let without_weights = ModelOptions {
             is_without_weights: true,
-            // There is nothing to lock.
-            use_mlock: false,
-            ..self.facts.options.clone()
+            ..ModelOptions::default()
         };
         let (model, _) = open(
             path,
@@ -155,7 +153,7 @@ impl Model for LlamaCppModel<'_> {
             &ModelParams::new(path, &without_weights, &[])?,
         )?;
         self.files.check_same(IN_USE)?;
-        let sizes = context_sizes(&model, options, &self.facts.options);
+        let sizes = context_sizes(&model, options);
         sizes.map_err(|why| self.fault(format!("llama.cpp could not size its KV cache: {why}")))
     }
 
