@@ -106,7 +106,7 @@ struct Invocation {
     verbose: bool,
     quants: Vec<String>,
     discard: bool,
-    /// True for `kl pick`, for which a repository stands for all of its quants.
+    /// True for `kl pick`, where a repository's name means all of its quants.
     picks: bool,
 }
 

@@ -215,11 +215,9 @@ impl<'q> Chosen<'q> {
 
     /// The models of a repository that these are; `None`: the one that llama.cpp takes.
     fn of(self, repository: &Repository) -> Result<Option<Vec<Vec<HubFile>>>> {
-        let all = ["*".to_owned()];
         Ok(match self {
             Self::One => None,
-            Self::ToPick([]) => Some(repository.quants(&all)?),
-            Self::Quants(quants) | Self::ToPick(quants) => Some(repository.quants(quants)?),
+            Self::Quants(quants) | Self::ToPick(quants) => Some(repository.quants_or_all(quants)?),
         })
     }
 }

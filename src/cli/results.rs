@@ -48,6 +48,21 @@ pub struct Outputs {
     pub existing: Existing,
 }
 
+impl Outputs {
+    /// The results that go to these files, of which the JSON and the CSV are known by how they start.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn results(&self, json: &'static str, csv: &'static str) -> Result<Results<'_>> {
+        let wanted = [
+            (&self.json, Form::Json(json)),
+            (&self.csv, Form::Csv(csv)),
+            (&self.html, Form::Page),
+        ];
+        Results::new(wanted, self.existing)
+    }
+}
+
 /// The treatment of files that `kl` makes again: such a file is replaced, and with `force` any.
 pub fn made_again(force: bool) -> Existing {
     Existing::by_flags(force, Some(!force))

@@ -132,7 +132,7 @@ fn without_an_original_the_largest_quant_takes_its_place() {
         2,
         &["has no 'Q9*': it has tiny-Q"],
     );
-    // One file is no choice.
+    // With a single file, there is nothing to choose.
     session.fails("pick quants/tiny-Q8_0.gguf", 1, &["no other quant"]);
     let of_two = session.json(&format!(
         "pick quants/tiny-Q8_0.gguf quants/tiny-Q2_K.gguf --original @f16 {TEXT} -w two"

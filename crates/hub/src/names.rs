@@ -130,6 +130,22 @@ impl Repository {
         Ok(chosen)
     }
 
+    /// The models whose quant matches one of these patterns, or without a pattern all.
+    ///
+    /// # Errors
+    /// Those of [`quants`](Self::quants), or if there is no model.
+    pub fn quants_or_all(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
+        if !patterns.is_empty() {
+            return self.quants(patterns);
+        }
+        ensure!(
+            !self.models().is_empty(),
+            "{}: holds no model (GGUF)",
+            self.name
+        );
+        self.quants(&["*".to_owned()])
+    }
+
     /// The files that are models, of split ones the first part; those without a draft in them first.
     fn models(&self) -> Vec<&HubFile> {
         let mut models: Vec<(Kind, &HubFile)> = self

@@ -18,15 +18,16 @@ pub fn speed_lines(speed: &Speed) -> Vec<String> {
         line("prompt", &speed.prompt),
         line("generation", &speed.generation),
     ];
-    lines.extend(busy_in_words(speed));
+    if was_busy(speed) {
+        let share = percent(speed.waited.unwrap_or_default());
+        lines.push(format!(
+            "the cores were busy with other work for {share} of the time: the model is faster than this"
+        ));
+    }
     lines
 }
 
-/// Says that other work had the cores while the model was timed, if it had.
-pub fn busy_in_words(speed: &Speed) -> Option<String> {
-    let waited = speed.waited.filter(|share| *share >= NOTABLE_WAIT)?;
-    let share = percent(waited);
-    Some(format!(
-        "the cores were busy with other work for {share} of the time: the model is faster than this"
-    ))
+/// True if other work had the cores while the model was timed.
+pub fn was_busy(speed: &Speed) -> bool {
+    speed.waited.is_some_and(|share| share >= NOTABLE_WAIT)
 }

@@ -206,7 +206,8 @@ mod tests {
     use super::*;
 
     /// The flags that may repeat, each of whose values counts.
-    const REPEATABLE: &str = "--cache-types --device --fail-if --label --override-tensor --ref-device --rpc --stats --types";
+    const REPEATABLE: &str =
+        "--device --fail-if --label --override-tensor --ref-device --rpc --stats --types";
 
     /// Those that may repeat in the classic calls and in `kl pick` alone.
     const REPEATABLE_IN_CLASSIC: &str = "--model --quants --span --sweep --text-path";

@@ -9,8 +9,8 @@ use super::headings::{EVALUATION, GENERAL, INPUT, REFERENCE, RESULTS};
 use super::paths::{file, input, model};
 use super::run::RunArgs;
 use super::source::SourceArgs;
+use super::sweep::cache_types;
 use super::values::{above_0, max_rows, size};
-use super::words::cache_type;
 use crate::engine::CacheType;
 use crate::stats::Confidence;
 
@@ -83,11 +83,10 @@ pub struct PickArgs {
     ///
     /// The pick is then of a quant and a cache, under one memory.
     #[arg(
-        long, value_name = "TYPES", help_heading = EVALUATION, value_delimiter = ',',
-        value_parser = cache_type(), hide_possible_values = true,
+        long, value_name = "TYPES", help_heading = EVALUATION, value_parser = cache_types,
         conflicts_with_all = ["type_k", "type_v"]
     )]
-    pub cache_types: Vec<CacheType>,
+    pub cache_types: Option<::std::vec::Vec<CacheType>>,
 
     /// Folder for the reference and the per-token files [default: NAME-pick]
     #[arg(short = 'w', long = "write-path", value_name = "PATH", help_heading = RESULTS, value_parser = file())]

@@ -19,8 +19,8 @@ pub fn swept_values(text: &str) -> Result<SweptValues, String> {
     let (axis, names) = text.split_once('=').unwrap_or((text, ""));
     match axis.trim_start_matches('-') {
         _ if names.is_empty() => {}
-        "ctk" | "cache-type-k" => return each(names, cache_type).map(SweptValues::Keys),
-        "ctv" | "cache-type-v" => return each(names, cache_type).map(SweptValues::Values),
+        "ctk" | "cache-type-k" => return cache_types(names).map(SweptValues::Keys),
+        "ctv" | "cache-type-v" => return cache_types(names).map(SweptValues::Values),
         "weights" => return each(names, weights).map(SweptValues::Weights),
         _ => {}
     }
@@ -38,6 +38,11 @@ fn each<T: PartialEq>(names: &str, parse: fn(&str) -> Result<T, String>) -> Resu
         values.push(value);
     }
     Ok(values)
+}
+
+/// Parses types of the cache with commas between them, each of which may come once.
+pub fn cache_types(names: &str) -> Result<Vec<CacheType>, String> {
+    each(names, cache_type)
 }
 
 fn cache_type(name: &str) -> Result<CacheType, String> {

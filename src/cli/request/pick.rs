@@ -38,13 +38,7 @@ impl Request for PickRequest {
     }
 
     fn run(&self, session: &Session) -> Result<ExitCode> {
-        let outputs = &self.outputs;
-        let wanted = [
-            (&outputs.json, Form::Json(FIRST_KEY)),
-            (&outputs.csv, Form::Csv(CSV_START)),
-            (&outputs.html, Form::Page),
-        ];
-        let results = Results::new(wanted, outputs.existing)?;
+        let results = self.outputs.results(FIRST_KEY, CSV_START)?;
         let view = Detail::default().view();
         let terminal = Terminal::new(session.quiet, true, view, Results::default());
         let picked = pick(&self.settings, &session.engine, &terminal)?;

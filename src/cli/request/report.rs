@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::{Request, Session};
 use crate::cli::EXIT_CONDITION;
-use crate::cli::results::{Form, NO_PAGE, Outputs, Results};
+use crate::cli::results::{Form, NO_PAGE, Outputs};
 use crate::cli::terminal::{Detail, show_conditions};
 use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
@@ -35,13 +35,7 @@ pub enum ReportForm {
 
 impl Request for ReportRequest {
     fn run(&self, session: &Session) -> Result<ExitCode> {
-        let outputs = &self.outputs;
-        let wanted = [
-            (&outputs.json, Form::Json(FIRST_KEY)),
-            (&outputs.csv, Form::Csv(CSV_START)),
-            (&outputs.html, Form::Page),
-        ];
-        let results = Results::new(wanted, outputs.existing)?;
+        let results = self.outputs.results(FIRST_KEY, CSV_START)?;
         let reported = commands::report(&self.settings, &session.terminal())?;
         for warning in reported.warnings() {
             say!("kl: warning: {warning}");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use super::{Request, Session};
-use crate::cli::results::{Form, NO_PAGE, Outputs, Results};
+use crate::cli::results::{Form, NO_PAGE, Outputs};
 use crate::cli::say_new;
 use crate::cli::terminal::stdout_width;
 use crate::recipe;
@@ -28,13 +28,7 @@ impl Request for SensitivityRequest {
     }
 
     fn run(&self, session: &Session) -> Result<ExitCode> {
-        let outputs = &self.outputs;
-        let wanted = [
-            (&outputs.json, Form::Json(r#""model":{"#)),
-            (&outputs.csv, Form::Csv("tensor,role,")),
-            (&outputs.html, Form::Page),
-        ];
-        let results = Results::new(wanted, outputs.existing)?;
+        let results = self.outputs.results(r#""model":{"#, "tensor,role,")?;
         let mapped = recipe::sensitivity(&self.settings, &session.engine, &session.terminal())?;
         if let Some(sensitivity) = &mapped.sensitivity {
             let text = || sensitivity.text(&mapped.file.path, stdout_width());

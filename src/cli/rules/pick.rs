@@ -11,7 +11,6 @@ use crate::commands::output::Existing;
 use crate::commands::pick::{Candidates, PickSettings};
 use crate::commands::settings::RunSettings;
 use crate::commands::{is_gguf, one_line};
-use crate::engine::CacheType;
 use crate::hub;
 use crate::input::{DEFAULT_N_CTX, Source};
 
@@ -21,7 +20,6 @@ const FOLDER_END: &str = "-pick";
 /// Checks the flags of `kl pick`.
 pub fn check(args: PickArgs) -> Result<PickRequest, String> {
     check_devices("--device", &args.run.model.devices)?;
-    check_caches(&args.cache_types)?;
     let folder = args.folder.unwrap_or_else(|| default_folder(&args.models));
     let input = input(Source::from(args.input), args.window)?;
     let results = [&args.json, &args.csv, &args.html];
@@ -39,7 +37,7 @@ pub fn check(args: PickArgs) -> Result<PickRequest, String> {
             context: args.context,
             memory: args.memory,
             max_kld: args.max_kld,
-            caches: args.cache_types,
+            caches: args.cache_types.unwrap_or_default(),
             confidence: args.confidence,
             existing: Existing::by_flags(args.force, Some(args.resume)),
             run,
@@ -52,16 +50,6 @@ pub fn check(args: PickArgs) -> Result<PickRequest, String> {
             existing: made_again(args.force),
         },
     })
-}
-
-/// Checks that each type of the cache comes once.
-fn check_caches(types: &[CacheType]) -> Result<(), String> {
-    for (i, kind) in types.iter().enumerate() {
-        if types.iter().take(i).any(|earlier| earlier == kind) {
-            return wrong(format!("--cache-types: names {kind} twice: name each once"));
-        }
-    }
-    Ok(())
 }
 
 /// The input that the flags name; `None` if they name none.

@@ -1,5 +1,6 @@
 //! The bytes of a context, by the number of its tokens: asked of llama.cpp, which knows which layers keep what.
 
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 
 use kl_formats::{CacheSizes, Calls};
@@ -47,13 +48,15 @@ pub(super) fn context_sizes(
     } else {
         vec![padding, FAR]
     };
-    let bytes = |n_ctx| context_bytes(model, options, n_ctx);
     let mut sizes = ContextSizes::default();
-    for n_ctx in ends {
-        sizes.cache.0.push((n_ctx.into(), bytes(n_ctx)?.0));
-    }
-    for n_ctx in OF_BUFFERS {
-        sizes.compute.0.push((n_ctx.into(), bytes(n_ctx)?.1));
+    for n_ctx in BTreeSet::from_iter(ends.iter().chain(&OF_BUFFERS).copied()) {
+        let (cache, compute) = context_bytes(model, options, n_ctx)?;
+        if ends.contains(&n_ctx) {
+            sizes.cache.0.push((n_ctx.into(), cache));
+        }
+        if OF_BUFFERS.contains(&n_ctx) {
+            sizes.compute.0.push((n_ctx.into(), compute));
+        }
     }
     Ok(sizes)
 }

@@ -124,7 +124,7 @@ pub struct NotCompared {
 
 impl Comparison {
     /// The models' names, for lines of at most `width`.
-    fn names(&self, width: usize) -> Names {
+    pub(super) fn names(&self, width: usize) -> Names {
         let labels: Vec<&str> = self.models.iter().map(|model| &*model.label).collect();
         Names::of(&labels, width)
     }
@@ -317,11 +317,17 @@ impl ComparedReference {
 impl NotCompared {
     /// Lists the file at `path`. Where `why` starts with the path, as errors do, that is left out.
     pub fn new(path: &Path, why: impl Into<String>) -> Self {
-        let (sidecar, error) = (path.display().to_string(), why.into());
-        let after_path = error.strip_prefix(&format!("{sidecar}: "));
-        let why = after_path.unwrap_or(&error).to_owned();
-        Self { sidecar, why }
+        Self {
+            sidecar: path.display().to_string(),
+            why: without_path(path, &why.into()).to_owned(),
+        }
     }
+}
+
+/// An error without the path of its file, with which errors start.
+pub(super) fn without_path<'e>(path: &Path, error: &'e str) -> &'e str {
+    let start = format!("{}: ", path.display());
+    error.strip_prefix(&start).unwrap_or(error)
 }
 
 /// An evaluated model, as a row of the table.

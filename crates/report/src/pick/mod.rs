@@ -12,7 +12,7 @@ use kl_stats::stats::Ratio;
 use serde::Serialize;
 
 use self::rule::{Candidate, Choice, Limits, NoPick};
-use super::comparison::{ComparedModel, ComparedReference, Comparison};
+use super::comparison::{ComparedModel, ComparedReference, Comparison, without_path};
 use super::result::Versions;
 use super::warning::Warning;
 
@@ -25,7 +25,7 @@ pub struct Pick {
     pub versions: Versions,
     /// The pick; null if none can be.
     pub pick: Option<Picked>,
-    /// Why there is no pick; absent if there is one.
+    /// The reason why nothing was picked; absent if something was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_pick: Option<String>,
     /// What was not decided, and what the numbers do not show, a sentence each.
@@ -49,8 +49,6 @@ pub struct Pick {
     /// The comparison that the pick is made of.
     #[serde(skip)]
     pub comparison: Comparison,
-    #[serde(skip)]
-    choice: Option<Choice>,
 }
 
 /// The quant to run.
@@ -92,11 +90,10 @@ pub struct LeftOut {
 impl LeftOut {
     /// Leaves out the file at `path`. Where `why` starts with the path, as errors do, that is left out.
     pub fn new(path: &Path, why: &str) -> Self {
-        let start = format!("{}: ", path.display());
         let name = path.file_name().unwrap_or(path.as_os_str());
         Self {
             file: name.display().to_string(),
-            why: why.strip_prefix(&start).unwrap_or(why).to_owned(),
+            why: without_path(path, why).to_owned(),
         }
     }
 }
@@ -152,7 +149,6 @@ impl Pick {
             left_out,
             warnings: comparison.warnings.clone(),
             comparison,
-            choice: None,
         };
         this.decide(outcome);
         this
@@ -168,7 +164,6 @@ impl Pick {
                     reason: self.reason(&choice),
                 });
                 self.undecided = self.undecided_between(&choice);
-                self.choice = Some(choice);
             }
         }
         self.undecided.extend(self.what_is_hidden());

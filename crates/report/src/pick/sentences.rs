@@ -4,15 +4,14 @@ use kl_stats::stats::{MIN_WINDOWS_TO_PLAN, Ratio};
 
 use super::rule::{Choice, NoPick};
 use super::{Pick, PickedModel};
-use crate::layout::list;
+use crate::layout::{WIDTH, list};
 use crate::number::{bytes, count_of, printable, ratio, short_kld, short_percent};
-use crate::speed::busy_in_words;
+use crate::speed::was_busy;
 
 impl Pick {
     /// The name of a model in a sentence.
     pub(super) fn name(&self, place: usize) -> String {
-        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
-        let names = crate::names::Names::of(&labels, crate::layout::WIDTH);
+        let names = self.comparison.names(WIDTH);
         let label = self.models.get(place).map(|of| &*of.model.label);
         names.in_sentences()(label.unwrap_or_default())
     }
@@ -178,9 +177,8 @@ impl Pick {
                 "{names} {are} as fast, as far as the runs show: the nearest of them is picked."
             ));
         }
-        let mut models = self.models.iter();
-        let busy = models.find_map(|of| busy_in_words(&of.model.speed?));
-        if busy.is_some() {
+        let mut speeds = self.models.iter().filter_map(|of| of.model.speed);
+        if speeds.any(|speed| was_busy(&speed)) {
             sentences.push("Other work had the cores while models were timed: their speeds are too low, and may be in another order.".to_owned());
         }
         sentences

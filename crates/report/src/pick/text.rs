@@ -3,7 +3,6 @@
 use super::{Pick, PickedModel};
 use crate::comparison::ShownName;
 use crate::layout::{View, wrapped};
-use crate::names::Names;
 use crate::number::{SizeUnit, bytes, count_of, fixed, per_second, printable, short_kld};
 use crate::table::Table;
 
@@ -23,8 +22,7 @@ impl Pick {
 
     /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
-        let labels: Vec<&str> = self.models.iter().map(|of| &*of.model.label).collect();
-        let names = &Names::of(&labels, view.width);
+        let names = &self.comparison.names(view.width);
         let mut text: String = self.sentences().iter().map(|line| wrapped(line)).collect();
         text.push('\n');
         text += &self.comparison.heading(names);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use kl_engine::gguf;
 use kl_hub::{HubFile, Precision, Repository};
 use kl_report::number::bytes;
@@ -12,10 +12,10 @@ use kl_report::pick::LeftOut;
 use crate::commands::output::folder_of;
 use crate::commands::shelf::Shelf;
 
-/// The quants to choose among, and the original.
+/// The files to choose among, and the original.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates {
-    /// The GGUFs of the quants; of split ones the first part.
+    /// The GGUFs of the quants; of split ones the first part. The original may be among them.
     pub quants: Vec<PathBuf>,
     /// The GGUF of the original, if one is named; otherwise one is chosen among the files.
     pub original: Option<PathBuf>,
@@ -23,13 +23,24 @@ pub struct Candidates {
     pub left_out: Vec<LeftOut>,
 }
 
-/// The model that the quants are measured against.
-#[derive(Debug, Clone)]
-pub struct Original {
-    /// Its GGUF.
+/// A model to measure, or to measure against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFile {
+    /// Its GGUF; of a split model the first part.
     pub path: PathBuf,
-    /// True if it holds floats; false if it is the largest quant.
-    pub is_unquantized: bool,
+    /// Bytes of all its parts.
+    pub bytes: u64,
+    /// How its weights are stored: by its tensors where it is on this machine, else by its name.
+    pub precision: Precision,
+}
+
+/// The quants to measure, and what they are measured against.
+#[derive(Debug)]
+pub struct Chosen {
+    pub quants: Vec<ModelFile>,
+    pub original: ModelFile,
+    /// Files that are not among the quants, and why.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Candidates {
@@ -50,12 +61,7 @@ impl Candidates {
                 continue;
             }
             let repository = Repository::of_folder(&path);
-            let models = if patterns.is_empty() {
-                let all = repository.quants(&["*".to_owned()]);
-                all.map_err(|_| anyhow!("{}: holds no model (GGUF)", path.display()))?
-            } else {
-                repository.quants(patterns)?
-            };
+            let models = repository.quants_or_all(patterns)?;
             let first_of = |parts: Vec<HubFile>| Some(path.join(&parts.first()?.path));
             for model in models.into_iter().filter_map(first_of) {
                 let header = gguf::read(&model).ok();
@@ -80,106 +86,95 @@ impl Candidates {
     ///
     /// # Errors
     /// If there is nothing to compare, or a file is not there.
-    pub fn choose_original(&mut self, shelf: &Shelf) -> Result<Original> {
-        for path in self.quants.iter().chain(&self.original) {
-            if !shelf.awaits(path) {
-                let unreadable = || format!("{}: cannot be read", path.display());
-                fs::metadata(path).with_context(unreadable)?;
-            }
-        }
-        let precision = |path: &Path| precision(path, shelf);
+    pub fn choose(&self, shelf: &Shelf) -> Result<Chosen> {
+        let inspected = |path: &PathBuf| ModelFile::inspect(path, shelf);
+        let files: Vec<ModelFile> = self.quants.iter().map(inspected).collect::<Result<_>>()?;
+        let named = self.original.as_ref().map(inspected).transpose()?;
+        let is_named = named.is_some();
         // bf16 is what most models are trained in, and f32 takes twice the room.
-        let exact = self.quants.iter().filter(|path| precision(path).is_float());
-        let exact = exact.min_by_key(|path| precision(path));
-        let largest = self.quants.iter().max_by_key(|path| size(path, shelf));
-        let chosen = self.original.as_ref().or(exact).or(largest).cloned();
-        let path = chosen.context("no quants: give a folder, files, or hf:USER/REPO")?;
-        let original = Original {
-            is_unquantized: precision(&path).is_float(),
-            path,
-        };
-        let mut left_out_here = Vec::new();
-        self.quants.retain(|path| {
-            let why = if *path != original.path {
-                precision(path).is_float().then_some("is not quantized")
-            } else if original.is_unquantized || self.original.is_some() {
-                return false;
+        let exact = files.iter().filter(|file| file.precision.is_float());
+        let exact = exact.min_by_key(|file| file.precision);
+        let largest = files.iter().max_by_key(|file| file.bytes);
+        let chosen = named.or_else(|| exact.or(largest).cloned());
+        let original = chosen.context("no quants: give a folder, files, or hf:USER/REPO")?;
+        let (mut quants, mut left_out) = (Vec::new(), self.left_out.clone());
+        for file in files {
+            let why = if file.path != original.path {
+                file.precision.is_float().then_some("is not quantized")
+            } else if original.precision.is_float() || is_named {
+                continue;
             } else {
                 Some("is the largest quant, and so what the others are measured against")
             };
-            left_out_here.extend(why.map(|why| LeftOut::new(path, why)));
-            why.is_none()
-        });
-        self.left_out.append(&mut left_out_here);
-        if self.quants.is_empty() {
+            match why {
+                Some(why) => left_out.push(LeftOut::new(&file.path, why)),
+                None => quants.push(file),
+            }
+        }
+        if quants.is_empty() {
             bail!(
                 "{}: there is no other quant to measure: give a folder, files, or hf:USER/REPO with several",
                 original.path.display()
             );
         }
-        Ok(original)
-    }
-
-    /// Leaves out quants whose weights alone take more than the memory.
-    pub fn leave_out_too_large(&mut self, shelf: &Shelf, limit: Option<u64>) {
-        let Some(limit) = limit else {
-            return;
-        };
-        let all_are = self
-            .quants
-            .iter()
-            .all(|path| size(path, shelf) > Some(limit));
-        let smallest = self
-            .quants
-            .iter()
-            .min_by_key(|path| size(path, shelf))
-            .cloned();
-        let mut too_large = Vec::new();
-        self.quants.retain(|path| match size(path, shelf) {
-            // One is measured, so that its memory can be said.
-            Some(size) if size > limit && !(all_are && Some(path) == smallest.as_ref()) => {
-                let why = format!(
-                    "its weights alone take {}, more than {}: not measured",
-                    bytes(size),
-                    bytes(limit)
-                );
-                too_large.push(LeftOut::new(path, &why));
-                false
-            }
-            _ => true,
-        });
-        self.left_out.append(&mut too_large);
+        Ok(Chosen {
+            quants,
+            original,
+            left_out,
+        })
     }
 }
 
-/// The precision of a file: by its tensors where it is on this machine, else by its name.
-fn precision(path: &Path, shelf: &Shelf) -> Precision {
-    let named = || {
-        let folder = folder_of(path).file_name().unwrap_or_default();
-        let name = Path::new(folder).join(path.file_name().unwrap_or_default());
-        Precision::of_name(&name.to_string_lossy())
-    };
-    if shelf.awaits(path) {
-        return named();
+impl Chosen {
+    /// Leaves out quants whose weights alone take more than the memory. Of none that fit, the smallest stays, so that
+    /// its memory can be said.
+    pub fn leave_out_too_large(&mut self, limit: u64) {
+        let smallest = self.quants.iter().map(|file| file.bytes).min();
+        let most = limit.max(smallest.unwrap_or(0));
+        let too_large = self.quants.extract_if(.., |file| file.bytes > most);
+        self.left_out.extend(too_large.map(|file| {
+            let [weights, limit] = [file.bytes, limit].map(bytes);
+            let why = format!("its weights alone take {weights}, more than {limit}: not measured");
+            LeftOut::new(&file.path, &why)
+        }));
     }
-    match gguf::read(path) {
-        Ok(header) if header.tensors.iter().any(|tensor| tensor.kind.block > 1) => {
-            Precision::Quantized
+}
+
+impl ModelFile {
+    /// Looks at a file: at its header where it is on this machine, else at its name. A file that is no model is a quant
+    /// here: its evaluation says what is wrong.
+    fn inspect(path: &Path, shelf: &Shelf) -> Result<Self> {
+        let named = || {
+            let folder = folder_of(path).file_name().unwrap_or_default();
+            let name = Path::new(folder).join(path.file_name().unwrap_or_default());
+            Precision::of_name(&name.to_string_lossy())
+        };
+        let (on_hub, path) = (shelf.size(path), path.to_owned());
+        if let Some(bytes) = on_hub.filter(|_| shelf.awaits(&path)) {
+            let precision = named();
+            return Ok(Self {
+                path,
+                bytes,
+                precision,
+            });
         }
-        // A float of any kind; the name tells which.
-        Ok(_) => match named() {
+        let unreadable = || format!("{}: cannot be read", path.display());
+        let length = fs::metadata(&path).with_context(unreadable)?.len();
+        let header = gguf::read(&path).ok();
+        let is_float = header
+            .as_ref()
+            .is_some_and(|header| header.tensors.iter().all(|tensor| tensor.kind.block <= 1));
+        let precision = match named() {
+            _ if !is_float => Precision::Quantized,
+            // A float of any kind; the name tells which.
             Precision::Quantized => Precision::F32,
             named => named,
-        },
-        Err(_) => Precision::Quantized,
+        };
+        let in_header = header.map(|header| header.file_bytes);
+        Ok(Self {
+            bytes: on_hub.or(in_header).unwrap_or(length),
+            path,
+            precision,
+        })
     }
-}
-
-/// Bytes of a model, of all its parts; `None` where that is not known.
-pub fn size(path: &Path, shelf: &Shelf) -> Option<u64> {
-    shelf.size(path).or_else(|| {
-        let header = gguf::read(path).ok();
-        let bytes = header.map(|header| header.file_bytes);
-        bytes.or_else(|| Some(fs::metadata(path).ok()?.len()))
-    })
 }

@@ -27,7 +27,8 @@ use super::settings::{
 use super::shelf::Shelf;
 use super::{evaluate, labels_of_namesakes, report, write};
 use crate::input::{DEFAULT_N_CTX, STARTER, Source};
-pub use files::{Candidates, Original};
+pub use files::Candidates;
+use files::Chosen;
 
 /// The tokens of the context, unless the user or the model sets fewer.
 const DEFAULT_CONTEXT: u64 = 8192;
@@ -68,7 +69,8 @@ pub struct PickSettings {
 /// Measures the quants, and picks one.
 ///
 /// # Errors
-/// Why there is no reference, or none of them can be evaluated. One that cannot is listed in the pick.
+/// Why the reference cannot be written, or why no quant can be evaluated. A quant that fails alone is listed in the
+/// pick.
 pub fn pick(settings: &PickSettings, engine: &dyn Engine, observer: &dyn Observer) -> Result<Pick> {
     let mut run = settings.run.clone();
     // It is the default here, of which nobody needs to hear that it has no effect.
@@ -83,8 +85,7 @@ pub fn pick(settings: &PickSettings, engine: &dyn Engine, observer: &dyn Observe
         watch: &Watch::new(observer),
     };
     let shelf = &*settings.shelf;
-    let mut candidates = settings.candidates.clone();
-    let original = candidates.choose_original(shelf)?;
+    let mut chosen = settings.candidates.choose(shelf)?;
     picking.open_folder()?;
     let free_memory = || free_memory(engine, &picking.run);
     let limits = Limits {
@@ -93,16 +94,18 @@ pub fn pick(settings: &PickSettings, engine: &dyn Engine, observer: &dyn Observe
             .map_or_else(free_memory, |limit| Ok(Some(limit)))?,
         max_kld: settings.max_kld,
     };
-    candidates.leave_out_too_large(shelf, limits.memory);
-    picking.announce(&candidates, &original, limits.memory);
-    let trained = picking.reference(&original)?;
+    if let Some(limit) = limits.memory {
+        chosen.leave_out_too_large(limit);
+    }
+    picking.announce(&chosen, limits.memory);
+    let trained = picking.reference(&chosen.original.path)?;
     let shorter = trained.map_or(DEFAULT_CONTEXT, |n| DEFAULT_CONTEXT.min(n.max(1)));
     let wishes = Wishes {
         context: settings.context.unwrap_or(shorter),
         limits,
-        is_original: original.is_unquantized,
+        is_original: chosen.original.precision.is_float(),
     };
-    picking.measure(candidates, wishes)
+    picking.measure(chosen, wishes)
 }
 
 /// What every step of a pick needs.
@@ -132,19 +135,15 @@ impl Picking<'_> {
     }
 
     /// Says what will be loaded and kept, and how to make it shorter.
-    fn announce(&self, candidates: &Candidates, original: &Original, memory_limit: Option<u64>) {
+    fn announce(&self, chosen: &Chosen, memory_limit: Option<u64>) {
         let shelf = &*self.settings.shelf;
         let plan = |name, text: &str| self.watch.event(&Event::Plan(name, text));
-        let n = count_of(candidates.quants.len() as u64, "quant");
-        let quants = candidates.quants.iter();
-        let total: u64 = quants
-            .clone()
-            .filter_map(|path| files::size(path, shelf))
-            .sum();
-        let awaited = quants
-            .chain([&original.path])
-            .filter(|path| shelf.awaits(path));
-        let to_load: u64 = awaited.filter_map(|path| files::size(path, shelf)).sum();
+        let quants = chosen.quants.iter();
+        let n = count_of(chosen.quants.len() as u64, "quant");
+        let total: u64 = quants.clone().map(|file| file.bytes).sum();
+        let all = quants.chain([&chosen.original]);
+        let awaited = all.filter(|file| shelf.awaits(&file.path));
+        let to_load: u64 = awaited.map(|file| file.bytes).sum();
         let loaded = match (to_load, shelf.discards()) {
             (0, _) => String::new(),
             (n, true) => format!("; {} to load, two files at a time", bytes(n)),
@@ -166,14 +165,14 @@ impl Picking<'_> {
 
     /// Writes the reference, unless it is whole: loads the original, and may remove it afterwards. Returns the
     /// tokens of the context that the original was trained on.
-    fn reference(&self, original: &Original) -> Result<Option<u64>> {
+    fn reference(&self, original: &Path) -> Result<Option<u64>> {
         let (path, shelf, watch) = (self.reference_path(), &*self.settings.shelf, self.watch);
         let is_resumed = self.settings.existing == Existing::Resume;
         let is_whole = is_resumed && Reference::open(&path).is_ok();
         // Where the original is at hand, `write` checks that the reference is of it and of this text.
-        if !is_whole || !shelf.awaits(&original.path) {
-            shelf.evaluate(&[&original.path], watch, |arrivals| {
-                arrivals.wait(&original.path)?;
+        if !is_whole || !shelf.awaits(original) {
+            shelf.evaluate(&[original], watch, |arrivals| {
+                arrivals.wait(original)?;
                 self.write_reference(&path, original)
             })?;
             watch.check()?;
@@ -183,20 +182,20 @@ impl Picking<'_> {
         Ok(model.and_then(|model| model.context_length))
     }
 
-    /// Writes the reference of the original, or goes on with it.
-    fn write_reference(&self, path: &Path, original: &Original) -> Result<()> {
+    /// Writes the original's reference, or resumes one that was begun.
+    fn write_reference(&self, path: &Path, original: &Path) -> Result<()> {
         let input = match &self.settings.input {
             Some(input) => input.clone(),
             None => {
-                let header = gguf::read(&original.path)?;
+                let header = gguf::read(original)?;
                 starter(header.text("tokenizer.chat_template").is_some())
             }
         };
-        let name = original.path.file_name().unwrap_or_default().display();
+        let name = original.file_name().unwrap_or_default().display();
         let plan = format!("{name}, over {}; for less, -n", in_words(&input));
         self.watch.event(&Event::Plan("against", &plan));
         let settings = WriteSettings {
-            model: original.path.clone(),
+            model: original.to_owned(),
             input,
             output: path.to_owned(),
             target: Target::new(Kind::Kl, None).map_err(Error::msg)?,
@@ -209,8 +208,9 @@ impl Picking<'_> {
     }
 
     /// Evaluates and times each quant, and picks one of them.
-    fn measure(&self, candidates: Candidates, wishes: Wishes) -> Result<Pick> {
+    fn measure(&self, chosen: Chosen, wishes: Wishes) -> Result<Pick> {
         let settings = self.settings;
+        let models: Vec<PathBuf> = chosen.quants.into_iter().map(|file| file.path).collect();
         let caches = settings
             .caches
             .iter()
@@ -230,14 +230,14 @@ impl Picking<'_> {
             },
             results: ResultSettings {
                 confidence: settings.confidence,
-                labels: labels_of_namesakes(&candidates.quants),
+                labels: labels_of_namesakes(&models),
                 sidecar_folder: Some(settings.folder.clone()),
                 for_context: Some(wishes.context),
                 reference: self.reference_path(),
                 existing: settings.existing,
                 ..ResultSettings::default()
             },
-            models: candidates.quants,
+            models,
             run: self.run.clone(),
             shelf: settings.shelf.clone(),
         };
@@ -245,7 +245,7 @@ impl Picking<'_> {
         self.watch.check()?;
         let failed = measured.failed.iter();
         let failed = failed.map(|failure| LeftOut::new(failure.path.as_ref(), &failure.error));
-        let mut left_out = candidates.left_out;
+        let mut left_out = chosen.left_out;
         left_out.extend(failed);
         let sidecars = measured
             .models
@@ -284,23 +284,25 @@ fn starter(has_template: bool) -> Source {
 
 /// What the models run over, in words.
 fn in_words(source: &Source) -> String {
-    let name = |path: &Path| match path.to_str() {
-        Some(STARTER) => "the starter prompts".to_owned(),
+    let name = |path: &Path, starter: &str| match path.to_str() {
+        Some(STARTER) => starter.to_owned(),
         _ => path.display().to_string(),
     };
-    match (&source.prompts, source.generate) {
-        (Some(prompts), Some(n)) => {
-            let n = count_of(n.into(), "token");
-            format!("its answers of up to {n} to {}", name(prompts))
-        }
-        (Some(prompts), None) => name(prompts),
-        (None, _) => {
-            let texts = source.texts.iter().map(|text| match text.path.to_str() {
-                Some(STARTER) => "the starter text".to_owned(),
-                _ => text.path.display().to_string(),
-            });
-            list(texts.collect())
-        }
+    let Some(prompts) = &source.prompts else {
+        let texts = source.texts.iter();
+        return list(
+            texts
+                .map(|text| name(&text.path, "the starter text"))
+                .collect(),
+        );
+    };
+    let prompts = name(prompts, "the starter prompts");
+    match source.generate {
+        Some(n) => format!(
+            "its answers of up to {} to {prompts}",
+            count_of(n.into(), "token")
+        ),
+        None => prompts,
     }
 }
 

@@ -256,11 +256,7 @@ impl Comparer {
         rows: Vec<&'r MeasuredEvaluation>,
         clusters: Option<Clustering>,
     ) -> Ranking<'r> {
-        let ranking = Ranking::new(rows, self.confidence, self.near, self.for_context, clusters);
-        Ranking {
-            compares_every_two: self.compares_every_two,
-            ..ranking
-        }
+        Ranking::new(rows, self.confidence, self.near, self.for_context, clusters)
     }
 
     /// The rows that can be compared.
@@ -307,7 +303,8 @@ impl Comparer {
         watch: &Watch<'_>,
     ) -> Result<Vec<Compared>> {
         let estimator = &clusters.estimator(runs, self.confidence);
-        let mut pairs: Vec<_> = ranking.pairs().into_iter().enumerate().collect();
+        let pairs = ranking.pairs(self.compares_every_two);
+        let mut pairs: Vec<_> = pairs.into_iter().enumerate().collect();
         pairs.sort_by_key(|(_, (_, a, _))| ranking.sizes.get(*a));
         let shares = pairs.par_chunks(pairs.len().div_ceil(N_AT_ONCE).max(1));
         let compared_shares = shares.map(|share| {

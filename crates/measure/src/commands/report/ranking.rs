@@ -26,8 +26,6 @@ pub struct Ranking<'r> {
     pub sizes: Vec<Option<u64>>,
     /// The models in their places, which [`Ranking::finished`] completes.
     pub comparison: Comparison,
-    /// True if every two candidates are compared.
-    pub compares_every_two: bool,
 }
 
 /// Two evaluations on the same tokens, by their places.
@@ -113,13 +111,13 @@ impl<'r> Ranking<'r> {
                 .collect(),
             rows,
             comparison,
-            compares_every_two: false,
         }
     }
 
     /// The pairs to compare: each candidate with the best, with the next in size, and with the nearest
-    /// model of at most its size, if that is another.
-    pub fn pairs(&self) -> Vec<(PairKind, usize, usize)> {
+    /// model of at most its size, if that is another. With `every_two`, also each two candidates that are not
+    /// among these.
+    pub fn pairs(&self, every_two: bool) -> Vec<(PairKind, usize, usize)> {
         let (models, best) = (&self.comparison.models, self.comparison.best_place());
         let mut candidates = Vec::from_iter(0..models.len());
         candidates.retain(|&i| models[i].is_candidate());
@@ -148,7 +146,7 @@ impl<'r> Ranking<'r> {
             let file = places.clone().find(|&file| self.is_dequantized(file, i))?;
             Some((PairKind::Weights, file, i))
         }));
-        if self.compares_every_two {
+        if every_two {
             let candidates = || places.clone().filter(|&i| models[i].is_candidate());
             for (a, b) in candidates().flat_map(|a| candidates().map(move |b| (a, b))) {
                 let is_known =
