@@ -188,18 +188,18 @@ impl Progress {
 
     /// Windows done, speed, and what the result looks like so far.
     fn message(&self) -> String {
-        let mut message = self.windows.to_string();
-        if let Some(n) = self.n_windows {
-            message += &format!("/{n}");
-        }
-        if self.rows > 0 {
+        let windows = match self.n_windows {
+            Some(n) => Some(format!("{}/{n}", self.windows)),
+            // What is timed has no windows.
+            None => (self.windows > 0 || self.rows == 0).then(|| self.windows.to_string()),
+        };
+        let rate = (self.rows > 0).then(|| {
             let rate = self.rows as f64 / self.line.seconds();
-            message += &format!(", {} tokens/s", per_second(rate));
-        }
-        if let Some(mean) = self.mean_kld {
-            message += &format!(", mean KLD {}", kld(mean));
-        }
-        message
+            format!("{} tokens/s", per_second(rate))
+        });
+        let mean = self.mean_kld.map(|mean| format!("mean KLD {}", kld(mean)));
+        let parts = [windows, rate, mean];
+        Vec::from_iter(parts.into_iter().flatten()).join(", ")
     }
 
     /// The amount that is done and the whole: in rows, or in windows where only their number is known.

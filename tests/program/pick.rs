@@ -115,6 +115,38 @@ fn a_pick_of_a_folder_keeps_to_its_limits() {
 }
 
 #[test]
+fn of_many_quants_those_stop_that_cannot_be_picked() {
+    let session = shelf();
+    for i in 0..9 {
+        for quant in ["Q4_K_M", "Q2_K"] {
+            let copy = session.path(&format!("quants/copy{i}-{quant}.gguf"));
+            fs::copy(session.path(&format!("quants/tiny-{quant}.gguf")), copy).unwrap();
+        }
+    }
+    let call = "pick quants -t starter --window 16 -n 2000";
+    let run = session.ok(&format!("{call} --max-kld 0.05 --json stopped.json"));
+    run.prints(&[
+        "Stopped",
+        "is surely above 0.0500 nats, after ",
+        "× stopped",
+    ]);
+    let json = session.read_json("stopped.json");
+    assert_eq!(labels(&json).len(), 11);
+    assert!(!picked(&json).ends_with("Q2_K"));
+    let stopped = json["stopped"].as_array().unwrap();
+    assert_eq!(stopped.len(), 10);
+    for quant in stopped {
+        assert!(quant["label"].as_str().unwrap().ends_with("Q2_K"));
+        let [n, of] = ["n_windows", "of"].map(|key| quant["stopped"][key].as_u64().unwrap());
+        assert!(of >= 100 && n == of.div_ceil(10), "{quant}");
+        assert!(quant["kld"]["mean"]["value"].as_f64().unwrap() > 0.05);
+    }
+    let json = session.json(&format!("{call} --max-kld 0.5 --resume"));
+    assert_eq!(json["stopped"].as_array().unwrap().len(), 0);
+    assert_eq!(labels(&json).len(), 21);
+}
+
+#[test]
 fn without_an_original_the_largest_quant_takes_its_place() {
     let session = shelf();
     session.remove("quants/tiny-F16.gguf");

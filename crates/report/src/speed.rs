@@ -7,6 +7,10 @@ use crate::number::{count_of, per_second, percent};
 /// The part of the time that a run waits for cores from which its speed is doubtful.
 const NOTABLE_WAIT: f64 = 0.05;
 
+/// The range of a model's runs, over their median, from which something else must have used its devices, or their clocks
+/// have changed.
+const NOTABLE_RANGE: f64 = 0.2;
+
 /// The speed of a prompt and of generation, a line each, and whether other work had the cores meanwhile.
 pub fn speed_lines(speed: &Speed) -> Vec<String> {
     let line = |what: &str, pace: &Pace| {
@@ -23,8 +27,19 @@ pub fn speed_lines(speed: &Speed) -> Vec<String> {
         lines.push(format!(
             "the cores were busy with other work for {share} of the time: the model is faster than this"
         ));
+    } else if is_uneven(speed) {
+        lines.push(
+            "the runs differ much: other work used the machine or its devices meanwhile".to_owned(),
+        );
     }
     lines
+}
+
+/// True if the runs of one kind differ more than those of a device that does nothing else.
+pub fn is_uneven(speed: &Speed) -> bool {
+    let range = |pace: &Pace| (pace.hi - pace.lo) / pace.tokens_per_s;
+    let paces = [speed.prompt, speed.generation];
+    paces.iter().any(|pace| range(pace) >= NOTABLE_RANGE)
 }
 
 /// True if other work had the cores while the model was timed.

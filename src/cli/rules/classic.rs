@@ -279,6 +279,7 @@ fn evaluate(
         reference,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
         until: args.evaluate.until,
+        early: None,
         measures_speed: args.evaluate.speed,
         sweep,
         results,

@@ -193,6 +193,7 @@ impl Folder {
             reference: self.file("ref"),
             vocabulary: ComparedVocabulary::Same,
             until: None,
+            early: None,
             measures_speed: false,
             sweep: Sweep::none(false),
             results: results(),

@@ -4,6 +4,7 @@ mod changed;
 mod check;
 mod default_encoding;
 mod device;
+mod early;
 mod finished;
 mod parts;
 mod read_states;

@@ -33,7 +33,7 @@ use super::warning::Warning;
 pub const DEFAULT_NEAR: f64 = 1.1;
 
 /// The mean KLD in nats up to which a model differs from the original by rounding alone.
-const ROUNDING_KLD: f64 = 1e-9;
+pub(super) const ROUNDING_KLD: f64 = 1e-9;
 
 /// A mean KLD of up to this multiple of the noise floor counts as noise: half of it or more is.
 const NOISE_MULTIPLE: f64 = 2.0;

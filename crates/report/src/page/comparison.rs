@@ -97,7 +97,7 @@ fn page(comparison: &Comparison, pick: Option<&Pick>) -> Result<String, Error> {
         pick_table => pick.map(|pick| Value::from(Serde(pick.table(name)))),
         pick_legend => pick.map(Pick::legend),
         picked => pick.and_then(|pick| Some(pick.pick.as_ref()?.label.clone())),
-        left_out_files => pick.map(|pick| Value::from(Serde(&pick.left_out))),
+        unmeasured => pick.map(|pick| Value::from(Serde(pick.unmeasured()))),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
         answers_table => Value::from(Serde(comparison.identical_table(name, false))),

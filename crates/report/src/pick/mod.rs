@@ -1,5 +1,6 @@
 //! The quant to run: [`Pick`], from which every output of `kl pick` is made. Its fields are the keys of the JSON.
 
+pub mod early;
 pub mod rule;
 mod sentences;
 #[cfg(test)]
@@ -13,7 +14,8 @@ use serde::Serialize;
 
 use self::rule::{Candidate, Choice, Limits, NoPick};
 use super::comparison::{ComparedModel, ComparedReference, Comparison, without_path};
-use super::result::Versions;
+use super::names::Names;
+use super::result::{Interrupted, ModelResult, Versions};
 use super::warning::Warning;
 
 /// Several quants of a model, measured, and the one to run.
@@ -42,6 +44,8 @@ pub struct Pick {
     pub is_original: bool,
     /// The quants, by ascending mean KLD; those without any come last.
     pub models: Vec<PickedModel>,
+    /// Quants of many that were not measured to the end, since they cannot be the pick.
+    pub stopped: Vec<StoppedModel>,
     /// Files that are not among them, and why.
     pub left_out: Vec<LeftOut>,
     /// Warnings to read before you trust the numbers.
@@ -77,6 +81,17 @@ pub struct PickedModel {
     pub is_near_enough: bool,
 }
 
+/// A quant that was not measured to the end, since it cannot be the pick.
+#[derive(Serialize, Debug, Clone)]
+#[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
+pub struct StoppedModel {
+    /// Its result, over the windows that it got through.
+    #[serde(flatten)]
+    pub result: ModelResult,
+    /// How far it got, and why not farther.
+    pub stopped: Interrupted,
+}
+
 /// A file that is not among the quants.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
@@ -110,7 +125,12 @@ pub struct Wishes {
 
 impl Pick {
     /// Picks one of the models of a comparison, in which every two were compared.
-    pub fn new(comparison: Comparison, wishes: Wishes, mut left_out: Vec<LeftOut>) -> Self {
+    pub fn new(
+        comparison: Comparison,
+        wishes: Wishes,
+        stopped: Vec<StoppedModel>,
+        mut left_out: Vec<LeftOut>,
+    ) -> Self {
         let not_compared = comparison.not_compared.iter();
         left_out.extend(not_compared.map(|of| LeftOut::new(Path::new(&of.sidecar), &of.why)));
         let limits = wishes.limits;
@@ -146,6 +166,7 @@ impl Pick {
             reference: comparison.reference.clone(),
             is_original: wishes.is_original,
             models: models.collect(),
+            stopped,
             left_out,
             warnings: comparison.warnings.clone(),
             comparison,
@@ -167,6 +188,13 @@ impl Pick {
             }
         }
         self.undecided.extend(self.what_is_hidden());
+    }
+
+    /// The names of all rows of the table, for lines of `width` columns.
+    fn names(&self, width: usize) -> Names {
+        let stopped = self.stopped.iter().map(|of| &*of.result.label);
+        let labels = self.models.iter().map(|of| &*of.model.label).chain(stopped);
+        Names::of(&Vec::from_iter(labels), width)
     }
 
     /// How many times as far the first model is as the second, on the same tokens.

@@ -1,17 +1,18 @@
 //! Why it is this quant, in a few plain sentences.
 
+use kl_formats::Pace;
 use kl_stats::stats::{MIN_WINDOWS_TO_PLAN, Ratio};
 
 use super::rule::{Choice, NoPick};
 use super::{Pick, PickedModel};
 use crate::layout::{WIDTH, list};
 use crate::number::{bytes, count_of, printable, ratio, short_kld, short_percent};
-use crate::speed::was_busy;
+use crate::speed::{is_uneven, was_busy};
 
 impl Pick {
     /// The name of a model in a sentence.
     pub(super) fn name(&self, place: usize) -> String {
-        let names = self.comparison.names(WIDTH);
+        let names = self.names(WIDTH);
         let label = self.models.get(place).map(|of| &*of.model.label);
         names.in_sentences()(label.unwrap_or_default())
     }
@@ -77,21 +78,21 @@ impl Pick {
         models.filter(|(_, of)| of.fits && of.model.is_candidate() && of.model.mean_kld().is_some())
     }
 
-    fn generation(&self, place: usize) -> Option<f64> {
-        Some(self.models.get(place)?.model.speed?.generation.tokens_per_s)
+    fn generation(&self, place: usize) -> Option<Pace> {
+        Some(self.models.get(place)?.model.speed?.generation)
     }
 
-    /// What the nearest of the faster ones would give.
+    /// What the nearest would give of those that are faster than any run of the pick.
     fn faster_one(&self, choice: &Choice) -> Option<String> {
         let own = self.generation(choice.place)?;
         let mut faster = self.fitting().filter_map(|(place, _)| {
-            let speed = self.generation(place)?;
-            (speed > own && !choice.near.contains(&place)).then_some((place, speed))
+            let speed = self.generation(place)?.tokens_per_s;
+            (speed > own.hi && !choice.near.contains(&place)).then_some((place, speed))
         });
         // They come by ascending KLD.
         let (place, speed) = faster.next()?;
         let far = times_as_far(self.ratio(place, choice.place)?);
-        let gain = short_percent((100.0 * (speed / own - 1.0)).round() / 100.0);
+        let gain = short_percent((100.0 * (speed / own.tokens_per_s - 1.0)).round() / 100.0);
         let name = self.name(place);
         Some(format!("{name} is {gain} % faster and {far}."))
     }
@@ -177,9 +178,17 @@ impl Pick {
                 "{names} {are} as fast, as far as the runs show: the nearest of them is picked."
             ));
         }
-        let mut speeds = self.models.iter().filter_map(|of| of.model.speed);
-        if speeds.any(|speed| was_busy(&speed)) {
+        let speeds = || self.models.iter().filter_map(|of| of.model.speed);
+        if speeds().any(|speed| was_busy(&speed)) {
             sentences.push("Other work had the cores while models were timed: their speeds are too low, and may be in another order.".to_owned());
+        } else {
+            let n = speeds().filter(is_uneven).count();
+            if n > 0 {
+                let models = count_of(n as u64, "model");
+                sentences.push(format!(
+                    "The timed runs of {models} differ by a fifth or more: other work used the machine or its devices meanwhile, and the order of speeds may be another."
+                ));
+            }
         }
         sentences
     }

@@ -38,6 +38,16 @@ fn comparison() -> Comparison {
 }
 
 fn pick(memory: Option<u64>, max_kld: Option<f64>, is_original: bool) -> Pick {
+    pick_beside(false, memory, max_kld, is_original)
+}
+
+/// The same beside a quant that `stopped` early.
+fn pick_beside(
+    stopped: bool,
+    memory: Option<u64>,
+    max_kld: Option<f64>,
+    is_original: bool,
+) -> Pick {
     let wishes = Wishes {
         context: 8192,
         limits: Limits { memory, max_kld },
@@ -47,7 +57,20 @@ fn pick(memory: Option<u64>, max_kld: Option<f64>, is_original: bool) -> Pick {
         Path::new("quants/X-Q3_NEW.gguf"),
         "quants/X-Q3_NEW.gguf: has a type that is too new",
     )];
-    Pick::new(comparison(), wishes, left_out)
+    let comparison = comparison();
+    let stopped = stopped.then(|| {
+        let mut result = comparison.models[0].result.clone();
+        result.label = "X-Q2_K_S".to_owned();
+        StoppedModel {
+            result,
+            stopped: Interrupted {
+                n_windows: 20,
+                of: Some(200),
+                why: Some("X-Q2_K_L is smaller, faster and surely nearer".to_owned()),
+            },
+        }
+    });
+    Pick::new(comparison, wishes, Vec::from_iter(stopped), left_out)
 }
 
 #[test]
@@ -58,6 +81,21 @@ fn text_of_the_pick() {
         "{text}"
     );
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn what_stopped_has_a_row_and_a_reason() {
+    let pick = pick_beside(true, Some(1_450_000), None, true);
+    let text = pick.text(View::BRIEF);
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    insta::assert_snapshot!(text);
+    let json: serde_json::Value = serde_json::from_str(&pick.json().unwrap()).unwrap();
+    let stopped = &json["stopped"][0];
+    assert_eq!(stopped["label"], "X-Q2_K_S");
+    assert_eq!(stopped["stopped"]["n_windows"], 20);
 }
 
 #[test]

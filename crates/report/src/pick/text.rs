@@ -1,16 +1,25 @@
 //! The pick as text: the sentences, and the table of all quants.
 
-use super::{Pick, PickedModel};
+use super::{LeftOut, Pick, PickedModel};
 use crate::comparison::ShownName;
-use crate::layout::{View, wrapped};
+use crate::layout::{View, hanging, wrapped};
 use crate::number::{SizeUnit, bytes, count_of, fixed, per_second, printable, short_kld};
+use crate::result::ModelResult;
 use crate::table::Table;
+use crate::text::done_of_all;
 
 /// The marks of a row, and what each says.
 const PICK: &str = "★";
 const FRONT: &str = "P";
 const NEAR: &str = "≈";
 const TOO_LARGE: &str = "!";
+const STOPPED: &str = "×";
+
+/// A row of the table.
+pub(crate) struct PickRow<'p> {
+    result: &'p ModelResult,
+    marks: String,
+}
 
 impl Pick {
     /// The sentences of the result: the pick and why, or why there is none; and what is not decided.
@@ -22,63 +31,93 @@ impl Pick {
 
     /// Everything that a terminal shows.
     pub fn text(&self, view: View) -> String {
-        let names = &self.comparison.names(view.width);
+        let names = &self.names(view.width);
         let mut text: String = self.sentences().iter().map(|line| wrapped(line)).collect();
         text.push('\n');
         text += &self.comparison.heading(names);
         text.push('\n');
         text += &names.fitted(|name| self.table(name).rows_text());
         text.extend(self.legend().iter().map(|line| wrapped(line)));
-        if !self.left_out.is_empty() {
-            text += "\nLeft out\n";
-            let lines = self.left_out.iter().map(|left_out| {
-                let (file, why) = (printable(&left_out.file), printable(&left_out.why));
-                crate::layout::hanging("  ", 4, &format!("{file}: {why}"))
-            });
-            text.extend(lines);
+        for (title, files) in self.unmeasured() {
+            text += &format!("\n{title}\n");
+            let line = |of: &LeftOut| format!("{}: {}", printable(&of.file), printable(&of.why));
+            text.extend(files.iter().map(|of| hanging("  ", 4, &line(of))));
         }
         text
     }
 
-    /// A row for each quant.
-    pub(crate) fn table(&self, name: ShownName<'_>) -> Table<&PickedModel> {
-        let memory = |of: &&PickedModel| Some(of.model.memory?.bytes());
-        let size = |of: &&PickedModel| of.model.model.shown_bytes();
-        let largest = self.models.iter().flat_map(|of| [memory(&of), size(&of)]);
+    /// The quants that were not measured, or not to the end, and why, under their titles.
+    pub(crate) fn unmeasured(&self) -> Vec<(&'static str, Vec<LeftOut>)> {
+        let unit = self.comparison.reference.unit();
+        let stopped = self.stopped.iter().map(|of| {
+            let done = done_of_all(of.stopped.n_windows, of.stopped.of, unit);
+            let why = of.stopped.why.as_deref().unwrap_or_default();
+            LeftOut {
+                file: of.result.label.clone(),
+                why: format!("{why}, after {done}"),
+            }
+        });
+        let mut lists = vec![
+            ("Stopped", stopped.collect()),
+            ("Left out", self.left_out.clone()),
+        ];
+        lists.retain(|(_, files)| !files.is_empty());
+        lists
+    }
+
+    /// A row for each quant, those that stopped last.
+    fn rows(&self) -> Vec<PickRow<'_>> {
+        let measured = self.models.iter().map(|of| PickRow {
+            result: &of.model.result,
+            marks: self.marks(of),
+        });
+        let stopped = self.stopped.iter().map(|of| PickRow {
+            result: &of.result,
+            marks: format!(" {STOPPED} "),
+        });
+        measured.chain(stopped).collect()
+    }
+
+    /// The table of all quants.
+    pub(crate) fn table(&self, name: ShownName<'_>) -> Table<PickRow<'_>> {
+        let memory = |of: &PickRow<'_>| Some(of.result.memory?.bytes());
+        let size = |of: &PickRow<'_>| of.result.model.shown_bytes();
+        let rows = self.rows();
+        let largest = rows.iter().flat_map(|of| [memory(of), size(of)]);
         let unit = SizeUnit::for_sizes(largest.flatten().max().unwrap_or(0));
         let in_unit = |bytes: Option<u64>| Some(bytes? as f64 / unit.bytes);
         let two_decimals = |number: f64| fixed(number, 2);
         let (has_speed, interval) = (
-            self.models.iter().any(|of| of.model.speed.is_some()),
+            rows.iter().any(|of| of.result.speed.is_some()),
             self.comparison.interval_title(),
         );
-        Table::new("", &self.models)
-            .left("\nmodel", |of| name(&of.model.label))
-            .left("", |of| self.marks(of))
+        Table::new("", rows)
+            .left("\nmodel", |of| name(&of.result.label))
+            .left("", |of| of.marks.clone())
             .number("size\n", |of| in_unit(size(of)), two_decimals)
             .unit(unit.symbol)
             .number("memory\n", |of| in_unit(memory(of)), two_decimals)
             .unit(unit.symbol)
             .number(
                 "prompt\nt/s",
-                |of| Some(of.model.speed?.prompt.tokens_per_s),
+                |of| Some(of.result.speed?.prompt.tokens_per_s),
                 per_second,
             )
             .shown_if(has_speed)
             .number(
                 "gen.\nt/s",
-                |of| Some(of.model.speed?.generation.tokens_per_s),
+                |of| Some(of.result.speed?.generation.tokens_per_s),
                 per_second,
             )
             .shown_if(has_speed)
             .estimate(
                 ["mean\nKLD", &interval],
-                |of| of.model.mean_kld(),
+                |of| of.result.mean_kld(),
                 short_kld,
             )
             .number(
                 "same\ntop",
-                |of| of.model.same_top(),
+                |of| of.result.same_top(),
                 |share| fixed(100.0 * share, 2),
             )
             .unit("%")
@@ -102,7 +141,8 @@ impl Pick {
 
     /// Explains the marks that occur.
     pub(crate) fn legend(&self) -> Vec<String> {
-        let is_used = |mark: &str| self.models.iter().any(|of| self.marks(of).contains(mark));
+        let rows = self.rows();
+        let is_used = |mark: &str| rows.iter().any(|of| of.marks.contains(mark));
         let near = match self.max_kld {
             Some(max_kld) => format!("surely below {} nats", short_kld(max_kld)),
             None => "none that fits is nearer, by more than chance".to_owned(),
@@ -117,6 +157,10 @@ impl Pick {
                 "on the front: no other that fits is as near, as fast and as small".to_owned(),
             ),
             (TOO_LARGE, format!("does not fit {too_large}")),
+            (
+                STOPPED,
+                "stopped: cannot be the pick, so its numbers are of fewer windows".to_owned(),
+            ),
         ];
         let used = marks.into_iter().filter(|(mark, _)| is_used(mark));
         let mut lines: Vec<String> = used.map(|(mark, what)| format!("{mark} {what}")).collect();

@@ -243,14 +243,17 @@ impl Deref for ModelReport {
     }
 }
 
-/// The windows that an interrupted evaluation got through.
-#[derive(Serialize, Debug, Clone, Copy)]
+/// The windows that an evaluation got through which did not reach its end.
+#[derive(Serialize, Debug, Clone)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]
 pub struct Interrupted {
     /// Windows that were evaluated.
     pub n_windows: u64,
     /// Windows that were to be evaluated, if the reference records how many it has.
     pub of: Option<u64>,
+    /// The reason why the rest was not worth it; absent if the evaluation was ended from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A split model's name without the number of its first part, `-00001-of-00003`.

@@ -334,5 +334,9 @@ pub fn foreign_reference(path: &str, kind: Kind) -> ReferenceInfo {
 }
 
 pub fn interrupted(n_windows: u64, of: Option<u64>) -> Option<Interrupted> {
-    Some(Interrupted { n_windows, of })
+    Some(Interrupted {
+        n_windows,
+        of,
+        why: None,
+    })
 }

@@ -88,7 +88,14 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let coverage = "the numbers below cover only that part";
     if let Some(interrupted) = &report.interrupted {
         let done = done_of_all(interrupted.n_windows, interrupted.of, reference.unit());
-        out.line("PARTIAL", &format!("interrupted after {done}: {coverage}"));
+        let event = match &interrupted.why {
+            Some(why) => format!(
+                "stopped after {done}, as {} {why}",
+                printable(&report.label)
+            ),
+            None => format!("interrupted after {done}"),
+        };
+        out.line("PARTIAL", &format!("{event}: {coverage}"));
     }
     if let Some(shard) = &report.shard {
         let remedy = "kl merge joins the parts' sidecars";
@@ -198,7 +205,7 @@ fn error_text(error: RowError) -> String {
 }
 
 /// `3 of 9 windows`, or `3 windows` where their number is not known.
-fn done_of_all(n: u64, n_all: Option<u64>, unit: &str) -> String {
+pub(crate) fn done_of_all(n: u64, n_all: Option<u64>, unit: &str) -> String {
     match n_all {
         Some(n_all) => format!("{} of {}", count(n), count_of(n_all, unit)),
         None => count_of(n, unit),
@@ -297,6 +304,7 @@ pub fn model_line(model: &ModelReport, (index, n_models): (usize, usize), unit: 
     }
     match &model.timing {
         Some(timing) => format!("{line}  {}", duration(timing.wall_s)),
+        None if model.interrupted.is_some() => line + "  stopped",
         None => line + "  done before",
     }
 }

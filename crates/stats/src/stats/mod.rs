@@ -69,7 +69,7 @@ pub use pair::{PairedComparison, PairedToken};
 pub use perplexity::Perplexity;
 pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::{QuantileEstimate, linear, sorted};
-pub use ratio::{Paired, Ratio, SpanRatio, holm};
+pub use ratio::{Paired, Ratio, SpanRatio, holm, p_no_farther};
 pub use spread::{ClusteredInterval, ShareDifference};
 pub use summary::{Agreement, Statistics, Summary};
 pub use table::{PartNames, TokenTable};

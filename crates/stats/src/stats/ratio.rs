@@ -6,7 +6,7 @@ use std::iter::repeat_n;
 
 use serde::Serialize;
 
-use super::clusters::Estimator;
+use super::clusters::{Estimator, n_effective};
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Totals;
 use super::probability::{student_one_sided, student_p, student_two_sided};
@@ -197,6 +197,21 @@ impl Paired {
             share_a_nearer: finite(n_nearer as f64 / (n_nearer + n_farther) as f64),
         })
     }
+}
+
+/// The p-value of `a` being no farther from the reference than `b`, on the same tokens as [`Paired::compare`]: one-sided, and
+/// made for few clusters of which some hold most of the KLD. Its degrees of freedom are those of as many clusters of equal
+/// KLDs as these are worth, by Kish's formula. `None` where they are worth less than two, and where a mean is 0.
+pub fn p_no_farther(estimator: &Estimator, a: &[f64], b: &[f64]) -> Option<f64> {
+    let sums = sums(estimator, a, b, |_| true);
+    let ratio = Ratio::from_sums(&sums, estimator.confidence)?;
+    let worth = n_effective(sums.values().map(|totals| totals.sums[0] + totals.sums[1]));
+    if worth < 2.0 {
+        return None;
+    }
+    let two_sided = student_p(ratio.value.ln(), ratio.se_ln?, worth - 1.0);
+    let half = finite(two_sided / 2.0)?;
+    Some(if ratio.value > 1.0 { half } else { 1.0 - half })
 }
 
 /// The sums in each cluster of two models' KLDs on the tokens that both count and whose number `is_inside`

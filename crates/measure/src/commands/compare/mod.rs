@@ -146,6 +146,7 @@ fn compare_one(
         measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         vocabulary: None,
         check_models: &|| Ok(()),
+        early: None,
         not_available: Vec::from_iter((!has_tokens).then_some(NotAvailable::WITHOUT_TOKEN_IDS)),
         input_time: None,
         started,

@@ -20,7 +20,7 @@ use crate::commands::context::{
 use crate::commands::devices::load;
 use crate::commands::differences::warn_of_differences;
 use crate::commands::evaluation::{
-    ClaimedSidecar, Evaluated, Evaluation, Measures, Queue, TokenLog, evaluate_each,
+    ClaimedSidecar, EarlyStop, Evaluated, Evaluation, Measures, Queue, Recalled, evaluate_each,
 };
 use crate::commands::observer::Watch;
 use crate::commands::ref_model::RefModel;
@@ -40,6 +40,8 @@ pub struct RunAgainst<'r, 'e> {
     pub header: SidecarHeader,
     /// The model that runs beside the evaluated ones, if the reference is one and loaded.
     pub ref_model: Option<&'r RefModel<'e>>,
+    /// What is known for stopping models early, where that is wanted.
+    pub early: Option<EarlyStop>,
     /// The reference in a pipe, which is open from the start, for the only model.
     pub piped: Cell<Option<Reference>>,
 }
@@ -105,9 +107,9 @@ impl<'e> RunAgainst<'_, 'e> {
         subject.with_cache_types(options)
     }
 
-    /// The evaluation that an earlier run has finished, of a model that is not on this machine any more;
-    /// `None` where the model is needed.
-    fn recall<'v>(&'v self, subject: &'v Subject) -> Result<Option<(Evaluation<'v>, TokenLog)>> {
+    /// The evaluation that an earlier run has finished, or stopped early, of a model that is not on this machine any
+    /// more; `None` where the model is needed.
+    fn recall<'v>(&'v self, subject: &'v Subject) -> Result<Option<(Evaluation<'v>, Recalled)>> {
         let settings = &self.settings.results;
         if !self.settings.shelf.awaits(&subject.path) {
             return Ok(None);
@@ -115,8 +117,14 @@ impl<'e> RunAgainst<'_, 'e> {
         let Some(sidecar) = ClaimedSidecar::claim(settings, subject)? else {
             return Ok(None);
         };
+        let existing = sidecar.existing();
+        let has_speed = existing.is_some_and(|existing| existing.header.speed.is_some());
+        if self.settings.measures_speed && !has_speed {
+            return Ok(None);
+        }
         let mut evaluation = self.evaluation(subject, self.header.clone(), None, &|| Ok(()));
-        Ok(evaluation.recall(&sidecar).map(|log| (evaluation, log)))
+        let recalled = evaluation.recall(sidecar);
+        Ok(recalled.map(|recalled| (evaluation, recalled)))
     }
 
     /// An evaluation whose sidecar is to have this header. `vocabulary`: that of its model.
@@ -137,6 +145,7 @@ impl<'e> RunAgainst<'_, 'e> {
             measures: Measures::new(&settings.stats, &self.about, None),
             vocabulary,
             check_models,
+            early: self.early.as_ref(),
             not_available: Vec::new(),
             input_time: self.ref_model.map(|ref_model| ref_model.input_time),
             started: Instant::now(),
@@ -147,13 +156,15 @@ impl<'e> RunAgainst<'_, 'e> {
     /// loaded.
     pub fn evaluate(&self, queue: Queue<'_>) -> Result<Report> {
         let (settings, info) = (self.settings, ReferenceInfo::new(&self.about));
-        let mut needed_paths: Vec<&Path> = Vec::new();
-        for subject in queue.subjects() {
-            // What is wrong is said when its turn comes.
-            if !matches!(self.recall(subject), Ok(Some(_))) {
-                needed_paths.push(&subject.path);
-            }
+        // What is wrong is said when its turn comes.
+        let is_needed = |subject: &&Subject| !matches!(self.recall(subject), Ok(Some(_)));
+        let mut needed: Vec<&Subject> = queue.subjects().filter(is_needed).collect();
+        if self.early.is_some() {
+            // Beside those that are finished, others may turn out to have been stopped.
+            needed.retain(is_needed);
         }
+        let mut needed_paths: Vec<&Path> =
+            needed.into_iter().map(|subject| &*subject.path).collect();
         needed_paths.dedup();
         let mut last_model: Option<Box<dyn Model + 'e>> = None;
         let report = settings
@@ -163,8 +174,8 @@ impl<'e> RunAgainst<'_, 'e> {
                     let loaded_model = last_model
                         .take()
                         .filter(|model| self.can_reuse(&**model, subject));
-                    if let Some((evaluation, log)) = self.recall(subject)? {
-                        return evaluation.conclude_recalled(log);
+                    if let Some((evaluation, recalled)) = self.recall(subject)? {
+                        return evaluation.conclude_recalled(recalled);
                     }
                     if arrivals.wait(&subject.path)? {
                         self.look_ahead(subject)?;
@@ -344,7 +355,8 @@ impl<'e> RunAgainst<'_, 'e> {
         if let Some(n_compared) = header.n_vocab_compared {
             rows.n_entries = n_compared as usize;
         }
-        let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
+        let may_end_early = header.until.is_some() || evaluation.early.is_some();
+        let rows = rows.choose(run.max_rows, header.shard, may_end_early);
         let (contexts, ref_model) = (rows.contexts.clone(), self.ref_model);
         let add_reference_context = || -> Result<(), EngineError> {
             if let Some(ref_model) = ref_model {

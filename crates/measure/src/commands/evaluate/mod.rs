@@ -15,7 +15,7 @@ use kl_system::shell;
 
 use super::context::flash_attention;
 use super::devices::{connect_devices, warn_without_device};
-use super::evaluation::{Queue, evaluate_each, header_against};
+use super::evaluation::{EarlyStop, Queue, evaluate_each, header_against};
 use super::input;
 use super::observer::{Observer, Watch};
 use super::pipe;
@@ -76,6 +76,7 @@ fn against_file(
         header: header(settings, &reference, summary)?,
         about,
         ref_model: None,
+        early: settings.early.map(EarlyStop::new),
         piped: Cell::default(),
     };
     queue.look_ahead(|subject| run.look_ahead(subject));
@@ -115,6 +116,7 @@ fn against_model(
             about: about.clone(),
             header: expected_header(settings, about),
             ref_model: None,
+            early: settings.early.map(EarlyStop::new),
             piped: Cell::default(),
         };
         queue.look_ahead(|subject| run.look_ahead(subject));
@@ -149,6 +151,7 @@ fn against_model(
         header: header(settings, &reference, ref_model.summary.clone())?,
         about: reference.about().clone(),
         ref_model: Some(&ref_model),
+        early: settings.early.map(EarlyStop::new),
         piped: Cell::default(),
     };
     let report = run.evaluate(queue)?;

@@ -1,5 +1,6 @@
 //! One evaluation: rows are scored against the reference's, which gives a sidecar and a report.
 
+mod early;
 mod existing;
 mod measures;
 mod models;
@@ -26,6 +27,7 @@ use super::parts::{Sidecar, StoredEvaluation};
 use super::report::MeasuredEvaluation;
 use super::settings::{ResultSettings, Stats, Subject};
 use crate::pipeline::{self, Error, InputTime, ReferenceRows, Sources, Step, Timing};
+pub use early::EarlyStop;
 pub use measures::Measures;
 use measures::PositionMeasures;
 pub use models::{Evaluated, Queue, evaluate_each};
@@ -47,6 +49,8 @@ pub struct Evaluation<'e> {
     pub vocabulary: Option<&'e dyn Model>,
     /// Checks, after the last row, that the models are those that were loaded.
     pub check_models: &'e dyn Fn() -> Result<(), Error>,
+    /// The rule by which it ends before its last window, where it has one.
+    pub early: Option<&'e EarlyStop>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
     /// How long it took to prepare the reference's windows; `None` where they come from a file.
@@ -75,6 +79,24 @@ pub fn header_against(
     header
 }
 
+/// How a run ended.
+#[derive(Default)]
+enum End {
+    /// All that was wanted is measured.
+    #[default]
+    Whole,
+    /// The observer asked to stop.
+    Interrupted,
+    /// The rest is not worth measuring: why.
+    Stopped(String),
+}
+
+/// What is measured of an evaluation whose model is not on this machine.
+pub struct Recalled {
+    log: TokenLog,
+    outcome: RunOutcome,
+}
+
 /// The results of a run besides its records.
 #[derive(Default)]
 struct RunOutcome {
@@ -83,7 +105,7 @@ struct RunOutcome {
     most_divergent: Option<MostDivergent<Vec<u32>>>,
     /// `None` where there was nothing left to do, or not all of it was done.
     timing: Option<Timing>,
-    is_interrupted: bool,
+    end: End,
     /// The number of windows that were to be evaluated, if known.
     n_windows: Option<u64>,
 }
@@ -137,14 +159,23 @@ impl Evaluation<'_> {
         texts: TokenTexts,
     ) -> Result<Evaluated> {
         let was_whole = log.is_whole();
-        let finished = if outcome.is_interrupted {
-            if let Some(kept) = log.keep() {
-                self.watch.note(&kept);
+        let finished = match outcome.end {
+            End::Whole => log.finish(&texts),
+            End::Interrupted => {
+                if let Some(kept) = log.keep() {
+                    self.watch.note(&kept);
+                }
+                Ok(None)
             }
-            Ok(None)
-        } else {
-            log.finish(&texts)
+            // It is kept for other limits; this one's would only stop it again.
+            End::Stopped(_) => {
+                log.keep();
+                Ok(None)
+            }
         };
+        if let (Some(early), End::Whole) = (self.early, &outcome.end) {
+            early.add(&self.header, &log.records);
+        }
         let (path, sidecar_error) =
             finished.map_or_else(|error| (None, Some(error)), |path| (path, None));
         let row = self.row(&log, path.clone(), texts, outcome.n_windows)?;
@@ -166,28 +197,53 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The records of the evaluation as an earlier run has finished it, of a model whose path names the same
-    /// bytes for ever, as in a hub's cache; `None` where there is none, or this run needs more than records.
-    pub fn recall(&mut self, sidecar: &ClaimedSidecar) -> Option<TokenLog> {
-        let model_path = Some(self.subject.path.display().to_string());
-        let finished = sidecar.finished.as_ref()?;
-        if finished.header.model_path != model_path || self.needs_more() {
+    /// The evaluation as an earlier run has finished it, or stopped it early, of a model whose path names the same bytes
+    /// for ever, as in a hub's cache; `None` where there is none, or this run needs more than records.
+    pub fn recall(&mut self, mut sidecar: ClaimedSidecar) -> Option<Recalled> {
+        if self.needs_more() {
             return None;
         }
+        let path = self.subject.path.display().to_string();
+        let is_of_path =
+            |header: &SidecarHeader| header.model_path.as_deref() == Some(path.as_str());
         self.header.label = self.settings.label_of(self.subject);
+        let Some(finished) = &sidecar.finished else {
+            let begun = sidecar
+                .cut_off
+                .take()
+                .filter(|begun| is_of_path(&begun.header))?;
+            self.header = begun.header;
+            let why = self.early?.why_not(&self.header, &begun.records)?;
+            return Some(Recalled {
+                log: TokenLog::of_stopped(begun.records),
+                outcome: RunOutcome {
+                    end: End::Stopped(why),
+                    ..RunOutcome::default()
+                },
+            });
+        };
+        if !is_of_path(&finished.header) {
+            return None;
+        }
         self.header.n_records = self.header.n_records.or(finished.header.n_records);
         let records = sidecar.finished_records(&self.header, self.new_klds())?;
         self.header = finished.header.clone();
-        Some(TokenLog::of_finished(records, sidecar.path.clone()))
+        if let Some(early) = self.early {
+            early.add(&self.header, &records);
+        }
+        Some(Recalled {
+            log: TokenLog::of_finished(records, sidecar.path),
+            outcome: RunOutcome::default(),
+        })
     }
 
-    /// The evaluation of records that an earlier run has finished, without their model.
+    /// The evaluation of records that an earlier run has left, without their model.
     ///
     /// # Errors
     /// If their sidecar can no longer be read.
-    pub fn conclude_recalled(&self, log: TokenLog) -> Result<Evaluated> {
-        let texts = log.finished_texts()?;
-        self.conclude(log, RunOutcome::default(), texts)
+    pub fn conclude_recalled(&self, recalled: Recalled) -> Result<Evaluated> {
+        let texts = recalled.log.finished_texts()?;
+        self.conclude(recalled.log, recalled.outcome, texts)
     }
 
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
@@ -246,6 +302,13 @@ impl Evaluation<'_> {
         if log.is_whole() || klds.is_reached() {
             return Ok(outcome);
         }
+        let why_not = |log: &TokenLog| self.early?.why_not(&self.header, &log.records);
+        if let Some(why) = why_not(log) {
+            outcome.end = End::Stopped(why);
+            return Ok(outcome);
+        }
+        let mut n_windows = log.n_windows();
+        let mut stopped = None;
         let model = self.header.model.as_ref();
         let file_name = model.and_then(|model| model.file_name.as_deref());
         // The cells of a sweep have the name of one file.
@@ -274,7 +337,11 @@ impl Evaluation<'_> {
                     }
                     let is_enough = klds.push(log.push(window.records));
                     phase.window(klds.mean());
-                    if is_enough {
+                    n_windows += 1;
+                    if self.early.is_some_and(|early| early.looks_after(n_windows)) {
+                        stopped = why_not(log);
+                    }
+                    if is_enough || stopped.is_some() {
                         return Err(Error::Enough);
                     }
                 }
@@ -288,8 +355,9 @@ impl Evaluation<'_> {
             Ok(timing) => {
                 self.watch.warn_of_times(&timing, false);
                 outcome.timing = Some(timing);
+                outcome.end = stopped.map_or(End::Whole, End::Stopped);
             }
-            Err(Error::Interrupted) if !log.records.is_empty() => outcome.is_interrupted = true,
+            Err(Error::Interrupted) if !log.records.is_empty() => outcome.end = End::Interrupted,
             Err(error) => return Err(error),
         }
         Ok(outcome)
@@ -305,7 +373,8 @@ impl Evaluation<'_> {
             n_after,
             n_rows_after: n_after * n_rows,
             n_limited: if log.n_resumed == 0 { n_rows_of_all } else { 0 },
-            may_end_early: self.header.until.is_some(),
+            may_end_early: self.header.until.is_some()
+                || self.early.is_some_and(EarlyStop::may_stop),
         }
     }
 
@@ -415,13 +484,19 @@ impl Evaluation<'_> {
         };
         let max_token = result.summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let logits = self.measures.logit_metrics(measured);
+        let why = match outcome.end {
+            End::Whole => None,
+            End::Interrupted => Some(None),
+            End::Stopped(why) => Some(Some(why)),
+        };
         let mut report = ModelReport {
             timing,
             set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.vocabulary?.text(&[token]))),
-            interrupted: outcome.is_interrupted.then_some(Interrupted {
+            interrupted: why.map(|why| Interrupted {
                 n_windows: result.summary.n_windows,
                 of: outcome.n_windows,
+                why,
             }),
             shard: header.shard,
             n_resumed: log.n_resumed as u64,

@@ -164,10 +164,13 @@ pub fn evaluate_each(
         watch.set_model(is_of_several.then_some(index), n_after as u64);
         match evaluate(subject) {
             Ok(evaluated) => {
-                let is_interrupted = evaluated.report.interrupted.is_some();
+                let interrupted = evaluated.report.interrupted.as_ref();
+                let is_interrupted =
+                    interrupted.is_some_and(|interrupted| interrupted.why.is_none());
+                let is_whole = interrupted.is_none();
                 labels.push((index, evaluated.report.label.clone()));
                 let row = queue.add(subject, index, evaluated);
-                if is_of_several && !is_interrupted {
+                if is_of_several && is_whole {
                     comparer.rows.push(row);
                 }
                 if is_interrupted {

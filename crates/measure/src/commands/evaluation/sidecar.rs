@@ -34,7 +34,7 @@ pub struct ClaimedSidecar {
     /// there is none, or with `--force`.
     pub finished: Option<ExistingSidecar>,
     /// The remains of a run that was cut off, if it is continued.
-    cut_off: Option<CutOffSidecar>,
+    pub cut_off: Option<CutOffSidecar>,
     /// True if the model's file is newer than the sidecar that an earlier run has left: it may be
     /// another model, even if 64 samples of its bytes are the same.
     pub is_stale: bool,
@@ -153,7 +153,9 @@ impl ClaimedSidecar {
         let finished = self.finished.as_ref()?;
         let is_same =
             finished.header.label == header.label && finished.header.writer == header.writer;
-        if !self.resumes || self.is_stale || !is_same {
+        // Speeds can only be added with the model at hand.
+        let lacks_speed = header.speed.is_some() && finished.header.speed.is_none();
+        if !self.resumes || self.is_stale || !is_same || lacks_speed {
             return None;
         }
         let records = finished.read_all().ok()?;
@@ -260,6 +262,21 @@ impl TokenLog {
             sidecar: SidecarState::Whole(sidecar),
             ..Self::default()
         }
+    }
+
+    /// The records of an evaluation that an earlier run has stopped early, which stay in their file.
+    pub fn of_stopped(records: Vec<TokenRecord>) -> Self {
+        Self {
+            n_resumed: records.len(),
+            records,
+            ..Self::default()
+        }
+    }
+
+    /// The number of windows so far.
+    pub fn n_windows(&self) -> u64 {
+        let windows = self.records.chunk_by(|one, next| one.window == next.window);
+        windows.count() as u64
     }
 
     /// The texts of its tokens, where an earlier run has finished its sidecar.

@@ -13,8 +13,10 @@ use kl_engine::{CacheType, Engine, GpuLayers, gguf, memory};
 use kl_formats::{Kind, Reference, Target};
 use kl_report::layout::list;
 use kl_report::number::{bytes, count_of};
+use kl_report::pick::early::EarlyRule;
 use kl_report::pick::rule::Limits;
-use kl_report::pick::{LeftOut, Pick, Wishes};
+use kl_report::pick::{LeftOut, Pick, StoppedModel, Wishes};
+use kl_report::unit;
 use kl_stats::stats::Confidence;
 
 use super::observer::{Event, Observer, Watch};
@@ -27,6 +29,7 @@ use super::settings::{
 use super::shelf::Shelf;
 use super::{evaluate, labels_of_namesakes, report, write};
 use crate::input::{DEFAULT_N_CTX, STARTER, Source};
+use crate::pipeline::to_share;
 pub use files::Candidates;
 use files::Chosen;
 
@@ -207,14 +210,40 @@ impl Picking<'_> {
         write(&settings, self.engine, self.observer).map(drop)
     }
 
+    /// The rule by which some of so many quants are not measured to the end, and says when it looks at them.
+    fn early_rule(&self, n_quants: usize, wishes: &Wishes) -> Result<EarlyRule> {
+        let reference = Reference::open(&self.reference_path())?;
+        let windows = to_share(&reference, self.run.max_rows);
+        let rule = EarlyRule {
+            n_quants,
+            n_windows: windows.map_or(0, |(n_windows, _)| n_windows as u64),
+            context: wishes.context,
+            max_kld: wishes.limits.max_kld,
+        };
+        if let Some(n) = rule.looks_after() {
+            let n = count_of(n, unit(reference.about().prompts.is_some()));
+            let plan = format!("after {n}, those that cannot be the pick any more");
+            self.watch.event(&Event::Plan("stopping", &plan));
+        }
+        Ok(rule)
+    }
+
     /// Evaluates and times each quant, and picks one of them.
     fn measure(&self, chosen: Chosen, wishes: Wishes) -> Result<Pick> {
         let settings = self.settings;
-        let models: Vec<PathBuf> = chosen.quants.into_iter().map(|file| file.path).collect();
         let caches = settings
             .caches
             .iter()
             .map(|&kind| CacheTypes { k: kind, v: kind });
+        let mut quants = chosen.quants;
+        // Only what is measured already can stop another: the smaller and faster ones, or with a highest KLD, none but the
+        // first, which is best the nearest.
+        quants.sort_by_key(|file| match wishes.limits.max_kld {
+            Some(_) => u64::MAX - file.bytes,
+            None => file.bytes,
+        });
+        let models: Vec<PathBuf> = quants.into_iter().map(|file| file.path).collect();
+        let n_quants = models.len() * caches.len().max(1);
         let evaluated = EvaluateSettings {
             skipped: Vec::new(),
             reference: ReferenceSource::File {
@@ -223,6 +252,7 @@ impl Picking<'_> {
             },
             vocabulary: ComparedVocabulary::default(),
             until: None,
+            early: Some(self.early_rule(n_quants, &wishes)?),
             measures_speed: true,
             sweep: Sweep {
                 weights: vec![self.run.model.is_dequantized],
@@ -247,12 +277,19 @@ impl Picking<'_> {
         let failed = failed.map(|failure| LeftOut::new(failure.path.as_ref(), &failure.error));
         let mut left_out = chosen.left_out;
         left_out.extend(failed);
-        let sidecars = measured
-            .models
-            .into_iter()
-            .filter_map(|model| model.sidecar);
+        let (mut sidecars, mut stopped) = (Vec::new(), Vec::new());
+        for model in measured.models {
+            match (model.sidecar, model.interrupted) {
+                (_, Some(interrupted)) => stopped.push(StoppedModel {
+                    result: model.result,
+                    stopped: interrupted,
+                }),
+                (Some(sidecar), None) => sidecars.push(PathBuf::from(sidecar)),
+                (None, None) => {}
+            }
+        }
         let compared = ReportSettings {
-            paths: sidecars.map(PathBuf::from).collect(),
+            paths: sidecars,
             confidence: settings.confidence,
             for_context: Some(wishes.context),
             compares_every_two: true,
@@ -264,7 +301,9 @@ impl Picking<'_> {
             "no quant could be evaluated: {first}"
         );
         match report(&compared, self.observer)? {
-            Reported::Comparison(comparison) => Ok(Pick::new(*comparison, wishes, left_out)),
+            Reported::Comparison(comparison) => {
+                Ok(Pick::new(*comparison, wishes, stopped, left_out))
+            }
             Reported::Pair(_) => bail!("no two quants were to be compared in depth"),
         }
     }

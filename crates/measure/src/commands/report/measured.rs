@@ -226,7 +226,7 @@ impl MeasuredEvaluation {
 }
 
 /// The model as a header describes it, without its numbers.
-fn model_of_header(header: &SidecarHeader) -> ModelResult {
+pub fn model_of_header(header: &SidecarHeader) -> ModelResult {
     let path = Path::new(header.model_path.as_deref().unwrap_or_default());
     let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
     let label = header.label.as_deref();

@@ -27,8 +27,8 @@ use super::settings::ReportSettings;
 use crate::whole_file::read_json;
 use comparable::tell_apart;
 pub use files::is_listed;
-pub use measured::MeasuredEvaluation;
 use measured::text_around;
+pub use measured::{MeasuredEvaluation, model_of_header};
 use ranking::{Compared, Ranking};
 
 /// A report: of two models in depth, or of several side by side.

@@ -11,6 +11,7 @@ use kl_engine::{CacheType, FlashAttention, ModelOptions};
 use kl_formats::Target;
 use kl_report::Condition;
 use kl_report::comparison::DEFAULT_NEAR;
+use kl_report::pick::early::EarlyRule;
 use kl_stats::stats::{ClusterRule, Confidence};
 
 use super::folder::stem;
@@ -53,6 +54,8 @@ pub struct EvaluateSettings {
     /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
     /// `None`: all windows are evaluated.
     pub until: Option<f64>,
+    /// The rule by which models are not measured to the end that cannot be picked. The windows are then in random order.
+    pub early: Option<EarlyRule>,
     /// True if the speed of each model is measured too.
     pub measures_speed: bool,
     /// What each model is evaluated with besides `run`.

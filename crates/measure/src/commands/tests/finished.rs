@@ -130,3 +130,22 @@ fn a_file_of_other_rows_is_refused() {
     says(&report.unwritten[0], &["s.kls: holds other values"]);
     assert!(folder.bytes("s.kls") == whole);
 }
+
+#[test]
+fn a_run_that_is_to_be_timed_replaces_one_that_was_not() {
+    let folder = Folder::new();
+    folder.write("ref");
+    result(&folder, |_| {}).unwrap();
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Some(folder.path("s.kls"));
+    settings.results.existing = Existing::Resume;
+    let speed = |settings: &EvaluateSettings| evaluated(settings).models[0].speed;
+    assert_eq!(speed(&settings), None);
+    settings.measures_speed = true;
+    let timed = speed(&settings);
+    assert!(timed.is_some());
+    // Now it is done, with its speed.
+    assert_eq!(speed(&settings), timed);
+    settings.measures_speed = false;
+    assert_eq!(speed(&settings), timed);
+}

@@ -43,6 +43,29 @@ mod ratio {
         }
     }
 
+    /// scipy 1.17: `w = a + b; t.sf(ln(a.sum() / b.sum()) / se, w.sum()**2 / (w**2).sum() - 1)`, with the jackknife's
+    /// `se` of the logarithm.
+    #[test]
+    fn unequal_clusters_are_worth_fewer_degrees_of_freedom() {
+        let (a, b) = ([3.0, 5.0, 4.0, 8.0], [2.0, 4.0, 5.0, 6.0]);
+        let clusters = (0..4).map(Cluster::from);
+        let estimator = Estimator::new(clusters, Confidence::default());
+        assert_close(
+            p_no_farther(&estimator, &a, &b).unwrap(),
+            0.158_952_255_517_065_16,
+            1e-12,
+        );
+        assert_close(
+            p_no_farther(&estimator, &b, &a).unwrap(),
+            0.841_047_744_482_934_8,
+            1e-12,
+        );
+        assert_eq!(p_no_farther(&estimator, &a, &[0.0; 4]), None);
+        // One holds nearly all.
+        let one = [1.0, 1.0, 1.0, 500.0];
+        assert_eq!(p_no_farther(&estimator, &one, &one), None);
+    }
+
     /// Sums of so many clusters, and those of a model that is `factor` times as far.
     fn models(n: usize, factor: f64) -> [Vec<f64>; 2] {
         let mut lcg = Lcg::new(n as u64);
