@@ -6,8 +6,6 @@
 //! that would be picked meets at most one such test for each other quant and one for the limit, and so all of them
 //! together stop it with a chance of at most 5 %.
 
-use std::collections::BTreeSet;
-
 use kl_formats::{Pace, TokenRecord};
 use kl_stats::stats::{Confidence, Estimator, p_no_farther, usable_kld};
 
@@ -48,7 +46,7 @@ pub struct Look {
     pub memory: Option<u64>,
     /// The speed at which it generates.
     pub generation: Option<Pace>,
-    /// The records of the windows so far; of a quant that is measured already, those of at least these windows.
+    /// The records of the windows after which quants are looked at.
     pub records: Vec<TokenRecord>,
 }
 
@@ -104,17 +102,17 @@ impl Look {
     }
 }
 
-/// True if one quant is nearer than another on the tokens of the other, with a chance of error of at most `chance`.
+/// True if one quant is nearer than another, with a chance of error of at most `chance`; both on the same windows.
 fn is_nearer(one: &Look, other: &Look, estimator: &Estimator, chance: f64) -> bool {
-    let windows: BTreeSet<u32> = other.records.iter().map(|record| record.window).collect();
-    let is_shared = |record: &&TokenRecord| windows.contains(&record.window);
-    let same: Vec<TokenRecord> = one.records.iter().filter(is_shared).cloned().collect();
-    let place = |record: &TokenRecord| (record.window, record.position);
-    if !same.iter().map(place).eq(other.records.iter().map(place)) {
-        return false;
-    }
-    let p = p_no_farther(estimator, &klds(&other.records), &klds(&same));
-    p.is_some_and(|p| p < chance)
+    let places = |look: &Look| {
+        let places = look
+            .records
+            .iter()
+            .map(|record| (record.window, record.position));
+        Vec::from_iter(places)
+    };
+    let p = p_no_farther(estimator, &klds(&other.records), &klds(&one.records));
+    places(one) == places(other) && p.is_some_and(|p| p < chance)
 }
 
 fn klds(records: &[TokenRecord]) -> Vec<f64> {
