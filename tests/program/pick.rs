@@ -130,6 +130,9 @@ fn of_many_quants_those_stop_that_cannot_be_picked() {
         "is surely above 0.0500 nats, after ",
         "× stopped",
     ]);
+    // A line each, and no reports beside the table.
+    assert_eq!(run.stderr.matches("  stopped after ").count(), 10);
+    assert!(!run.stdout.contains("PARTIAL"), "{}", run.stdout);
     let json = session.read_json("stopped.json");
     assert_eq!(labels(&json).len(), 11);
     assert!(!picked(&json).ends_with("Q2_K"));

@@ -302,9 +302,11 @@ pub fn model_line(model: &ModelReport, (index, n_models): (usize, usize), unit: 
         Some(_) => line += "  --until not reached",
         None => {}
     }
+    if let Some(interrupted) = &model.interrupted {
+        line += &format!("  stopped after {}", count_of(interrupted.n_windows, unit));
+    }
     match &model.timing {
         Some(timing) => format!("{line}  {}", duration(timing.wall_s)),
-        None if model.interrupted.is_some() => line + "  stopped",
         None => line + "  done before",
     }
 }
