@@ -326,6 +326,15 @@ impl<'h> ReferenceRows<'h> {
         Ok(n_kept)
     }
 
+    /// True if the first of `records` is of the window that comes first, so that they are in this order.
+    ///
+    /// # Errors
+    /// If the window cannot be read.
+    pub fn begin_like(&self, records: &[TokenRecord]) -> Result<bool, Error> {
+        let first = self.next_spec(false)?.zip(records.first());
+        Ok(first.is_none_or(|((_, spec), record)| spec.window == record.window))
+    }
+
     /// The window that comes next, and its index in a file that can be read in any order. `takes`: another
     /// comes after that.
     fn next_spec(&self, takes: bool) -> Result<Option<(usize, WindowSpec)>, Error> {

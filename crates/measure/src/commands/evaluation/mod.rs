@@ -264,13 +264,14 @@ impl Evaluation<'_> {
         }
         let needs_more = self.needs_more();
         let (header, until) = (self.header.clone(), self.new_klds());
-        sidecar.open(header, until, rows, || {
+        sidecar.open(header, until, rows, |records, rows| {
             let message = format!(
                 "{path} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start"
             );
             let warning = Warning::new("measured_anew", message);
             self.watch.warn_all(needs_more.then_some(warning));
-            needs_more
+            // What may stop early is compared with others in one order.
+            Ok(needs_more || self.early.is_some() && !rows.begin_like(records)?)
         })
     }
 

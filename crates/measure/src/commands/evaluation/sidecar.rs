@@ -97,7 +97,7 @@ impl ClaimedSidecar {
     }
 
     /// Begins to write, or continues what an earlier run of the same evaluation has left, whose windows
-    /// leave `rows`. `needs_more` is asked whether this run needs more than the records that are there.
+    /// leave `rows`. `begins_anew` is asked whether the records that are there do not serve this run.
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation, its records have other positions
@@ -107,7 +107,7 @@ impl ClaimedSidecar {
         mut header: SidecarHeader,
         until: KldSoFar,
         rows: &mut ReferenceRows<'_>,
-        needs_more: impl FnOnce() -> bool,
+        begins_anew: impl FnOnce(&[TokenRecord], &ReferenceRows<'_>) -> Result<bool>,
     ) -> Result<TokenLog> {
         let finished_records = self.finished_records(&header, until.clone());
         let mut is_whole = finished_records.is_some();
@@ -115,7 +115,7 @@ impl ClaimedSidecar {
             Some(records) => records,
             None => self.begun_records(&mut header, until)?,
         };
-        if !records.is_empty() && needs_more() {
+        if !records.is_empty() && begins_anew(&records, rows)? {
             is_whole = false;
             records.clear();
         }

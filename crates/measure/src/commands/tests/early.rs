@@ -86,6 +86,22 @@ fn what_is_surely_above_the_limit_stops_after_a_tenth() {
     assert_eq!(mean(&resumed, 7), mean(&whole, 7));
 }
 
+#[test]
+fn records_in_the_order_of_the_text_are_measured_again() {
+    let folder = Folder::new();
+    let mut settings = early_settings(&folder);
+    settings.models.truncate(1);
+    let early = settings.early.take();
+    let in_text_order = evaluated(&settings);
+    let written = folder.bytes("quant0@ref.kls");
+    settings.early = early;
+    settings.results.existing = Existing::Resume;
+    let in_random_order = evaluated(&settings);
+    assert_ne!(folder.bytes("quant0@ref.kls"), written);
+    let difference = mean(&in_random_order, 0) - mean(&in_text_order, 0);
+    assert!(difference.abs() < 1e-12, "{difference}");
+}
+
 /// The tokens of the context whose memory the replay counts.
 const CONTEXT: u64 = 8192;
 
