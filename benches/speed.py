@@ -2,8 +2,8 @@
 
 On an idle machine. Both read a prompt of 512 tokens and generate 64 after it, on the CPU, with as many threads. A round is
 kl, llama-bench, llama-bench, kl, so that a machine that slows down or speeds up meanwhile favours neither. Prints the median
-of all runs of each, their range, and the ratio. The crate of llama.cpp leaves its tools out: take llama-bench.cpp of the same
-commit, and link it with the static libraries in target/release/build/llama-cpp-sys-2-*/out/lib, so that both run one build.
+of all runs of each, their range, and the ratio. The crate of llama.cpp leaves its tools out: take llama-bench.cpp of that
+commit or one near by, and link it with the static libraries in target/release/build/llama-cpp-sys-2-*/out/lib, so that both run one build.
 """
 
 import json
