@@ -71,17 +71,15 @@ impl Terminal<'_> {
 
     /// Prints the report of one of several models, or a line where a table follows, and its conditions.
     fn show_model(&self, model: &ModelReport, reference: &ReferenceInfo, place: (usize, usize)) {
-        let interrupted = model.interrupted.as_ref();
         // One that was cut off is not in the table that follows: its report has its numbers.
-        let is_cut_off = interrupted.is_some_and(|interrupted| interrupted.why.is_none());
-        if !self.brief || is_cut_off {
+        if !self.brief || model.was_cut_off() {
             let text = text_report(model, reference, self.view);
             locked(&self.results).show(&text);
         } else if !self.quiet {
             say!("{}", model_line(model, place, reference.unit()));
         }
         // An interrupted evaluation's numbers are not those that were asked about.
-        if interrupted.is_none() {
+        if model.interrupted.is_none() {
             let quiet = self.quiet || self.brief;
             show_conditions(&model.model.path, &model.conditions, quiet);
         }

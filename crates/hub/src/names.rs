@@ -133,7 +133,7 @@ impl Repository {
     /// The models whose quant matches one of these patterns, or without a pattern all.
     ///
     /// # Errors
-    /// Those of [`quants`](Self::quants), or if there is no model.
+    /// Those of [`quants`](Self::quants), and a repository without any model.
     pub fn quants_or_all(&self, patterns: &[String]) -> Result<Vec<Vec<HubFile>>> {
         if !patterns.is_empty() {
             return self.quants(patterns);

@@ -18,7 +18,7 @@ use kl_report::number::{bytes, count, count_of, ratio, short_kld};
 use kl_report::{Warning, few_windows, left_out_tokens};
 use kl_stats::stats::{
     Clusters, Estimate, Estimator, ExcludedTokens, Paired, Ratio, Run, WindowSums, is_counted,
-    usable_kld,
+    usable_kld, usable_klds,
 };
 
 use super::Inputs;
@@ -123,7 +123,7 @@ impl<'j> Judge<'j> {
         let mut records = self.measure(&recipe.mixture(), 0..self.n_judging, "recipe")?;
         // Chosen once, for all measurements on these windows.
         let runs = Run::from_records(&records);
-        let windows = WindowSums::from_tokens(&runs, &klds(&records));
+        let windows = WindowSums::from_tokens(&runs, &usable_klds(&records));
         let clusters = Clusters::by_rule(&windows, settings.clusters);
         let (n_windows, clustering) = (windows.count() as u64, clusters.clustering);
         let estimator = &clusters.estimator(&runs, settings.confidence);
@@ -141,7 +141,10 @@ impl<'j> Judge<'j> {
             }
             second_round = Some(round);
         }
-        let n_tokens = klds(&records).iter().filter(|kld| kld.is_finite()).count() as u64;
+        let n_tokens = usable_klds(&records)
+            .iter()
+            .filter(|kld| kld.is_finite())
+            .count() as u64;
         let n_counted = records.iter().filter(|record| is_counted(record)).count() as u64;
         let excluded = ExcludedTokens::of_records(&records);
         let watch = self.bench.watch;
@@ -410,12 +413,7 @@ const OF_VOCABULARY: [&str; 2] = ["token_embd.weight", "output.weight"];
 
 /// The ratio of the mean KLDs of two models on the same tokens.
 fn ratio_of(a: &[TokenRecord], b: &[TokenRecord], estimator: &Estimator) -> Option<Ratio> {
-    Paired::compare(estimator, &klds(a), &klds(b))?.ratio
-}
-
-/// The KLD of each token, in nats: NaN where it is not counted or not finite.
-fn klds(records: &[TokenRecord]) -> Vec<f64> {
-    records.iter().map(usable_kld).collect()
+    Paired::compare(estimator, &usable_klds(a), &usable_klds(b))?.ratio
 }
 
 /// The mean of the finite KLDs; `None` without any.

@@ -124,7 +124,7 @@ pub struct NotCompared {
 
 impl Comparison {
     /// The models' names, for lines of at most `width`.
-    pub(super) fn names(&self, width: usize) -> Names {
+    fn names(&self, width: usize) -> Names {
         let labels: Vec<&str> = self.models.iter().map(|model| &*model.label).collect();
         Names::of(&labels, width)
     }

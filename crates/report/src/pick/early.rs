@@ -7,7 +7,7 @@
 //! together stop it with a chance of at most 5 %.
 
 use kl_formats::{Pace, TokenRecord};
-use kl_stats::stats::{Confidence, Estimator, p_no_farther, usable_kld};
+use kl_stats::stats::{Confidence, Estimator, p_no_farther, usable_klds};
 
 use crate::comparison::ROUNDING_KLD;
 use crate::number::short_kld;
@@ -63,7 +63,7 @@ impl EarlyRule {
         if whole.is_empty() {
             return None;
         }
-        let klds = klds(&quant.records);
+        let klds = usable_klds(&quant.records);
         let chance = CHANCE / self.n_quants as f64;
         // One end of a two-sided interval.
         let confidence = Confidence::new(1.0 - 2.0 * chance)?;
@@ -104,19 +104,13 @@ impl Look {
 
 /// True if one quant is nearer than another, with a chance of error of at most `chance`; both on the same windows.
 fn is_nearer(one: &Look, other: &Look, estimator: &Estimator, chance: f64) -> bool {
-    let places = |look: &Look| {
-        let places = look
-            .records
-            .iter()
-            .map(|record| (record.window, record.position));
-        Vec::from_iter(places)
-    };
-    let p = p_no_farther(estimator, &klds(&other.records), &klds(&one.records));
-    places(one) == places(other) && p.is_some_and(|p| p < chance)
-}
-
-fn klds(records: &[TokenRecord]) -> Vec<f64> {
-    records.iter().map(usable_kld).collect()
+    let [of_one, of_other] = [one, other].map(|look| &*look.records);
+    let place = |record: &TokenRecord| (record.window, record.position);
+    if !of_one.iter().map(place).eq(of_other.iter().map(place)) {
+        return false;
+    }
+    let p = p_no_farther(estimator, &usable_klds(of_other), &usable_klds(of_one));
+    p.is_some_and(|p| p < chance)
 }
 
 #[cfg(test)]

@@ -243,6 +243,14 @@ impl Deref for ModelReport {
     }
 }
 
+impl ModelReport {
+    /// True if the evaluation was ended from outside, and not because the rest was not worth it.
+    pub fn was_cut_off(&self) -> bool {
+        let interrupted = self.interrupted.as_ref();
+        interrupted.is_some_and(|interrupted| interrupted.why.is_none())
+    }
+}
+
 /// The windows that an evaluation got through which did not reach its end.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(any(test, feature = "testing"), derive(schemars::JsonSchema))]

@@ -73,6 +73,8 @@ pub use ratio::{Paired, Ratio, SpanRatio, holm, p_no_farther};
 pub use spread::{ClusteredInterval, ShareDifference};
 pub use summary::{Agreement, Statistics, Summary};
 pub use table::{PartNames, TokenTable};
-pub use token::{ExcludedTokens, MostDivergent, TokenLocation, is_counted, usable_kld};
+pub use token::{
+    ExcludedTokens, MostDivergent, TokenLocation, is_counted, usable_kld, usable_klds,
+};
 pub use until::{KldSoFar, MIN_WINDOWS_TO_PLAN, UntilInfo};
 pub use windows::{Cluster, Run, WindowPiece, WindowSums};

@@ -122,6 +122,11 @@ pub fn usable_kld(record: &TokenRecord) -> f64 {
     if is_usable { record.kld } else { f64::NAN }
 }
 
+/// The [`usable_kld`] of each record.
+pub fn usable_klds(records: &[TokenRecord]) -> Vec<f64> {
+    records.iter().map(usable_kld).collect()
+}
+
 /// Keeps the `n` records with the largest KLD, each with a note: `n` is small.
 ///
 /// Of records with equal KLDs it keeps the first in the text. It leaves out records that the

@@ -159,7 +159,7 @@ impl<'e> RunAgainst<'_, 'e> {
         // What is wrong is said when its turn comes.
         let is_needed = |subject: &&Subject| !matches!(self.recall(subject), Ok(Some(_)));
         let mut needed: Vec<&Subject> = queue.subjects().filter(is_needed).collect();
-        if self.early.is_some() {
+        if self.early.as_ref().is_some_and(EarlyStop::may_stop) {
             // Beside those that are finished, others may turn out to have been stopped.
             needed.retain(is_needed);
         }

@@ -485,20 +485,21 @@ impl Evaluation<'_> {
         };
         let max_token = result.summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let logits = self.measures.logit_metrics(measured);
-        let why = match outcome.end {
+        let interrupted = |why| Interrupted {
+            n_windows: result.summary.n_windows,
+            of: outcome.n_windows,
+            why,
+        };
+        let interrupted = match outcome.end {
             End::Whole => None,
-            End::Interrupted => Some(None),
-            End::Stopped(why) => Some(Some(why)),
+            End::Interrupted => Some(interrupted(None)),
+            End::Stopped(why) => Some(interrupted(Some(why))),
         };
         let mut report = ModelReport {
             timing,
             set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.vocabulary?.text(&[token]))),
-            interrupted: why.map(|why| Interrupted {
-                n_windows: result.summary.n_windows,
-                of: outcome.n_windows,
-                why,
-            }),
+            interrupted,
             shard: header.shard,
             n_resumed: log.n_resumed as u64,
             llama_perplexity: self.measures.llama_perplexity(records, measured),

@@ -164,16 +164,14 @@ pub fn evaluate_each(
         watch.set_model(is_of_several.then_some(index), n_after as u64);
         match evaluate(subject) {
             Ok(evaluated) => {
-                let interrupted = evaluated.report.interrupted.as_ref();
-                let is_interrupted =
-                    interrupted.is_some_and(|interrupted| interrupted.why.is_none());
-                let is_whole = interrupted.is_none();
+                let was_cut_off = evaluated.report.was_cut_off();
+                let is_whole = evaluated.report.interrupted.is_none();
                 labels.push((index, evaluated.report.label.clone()));
                 let row = queue.add(subject, index, evaluated);
                 if is_of_several && is_whole {
                     comparer.rows.push(row);
                 }
-                if is_interrupted {
+                if was_cut_off {
                     queue.publish();
                     break;
                 }

@@ -141,8 +141,8 @@ impl Chosen {
 }
 
 impl ModelFile {
-    /// Looks at a file: at its header where it is on this machine, else at its name. A file that is no model is a quant
-    /// here: its evaluation says what is wrong.
+    /// Reads a file's header where it is on this machine, and otherwise goes by its name. A file that holds no model
+    /// counts as a quant: its evaluation says what is wrong.
     fn inspect(path: &Path, shelf: &Shelf) -> Result<Self> {
         let named = || {
             let folder = folder_of(path).file_name().unwrap_or_default();

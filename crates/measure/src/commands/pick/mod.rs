@@ -101,14 +101,16 @@ pub fn pick(settings: &PickSettings, engine: &dyn Engine, observer: &dyn Observe
         chosen.leave_out_too_large(limit);
     }
     picking.announce(&chosen, limits.memory);
-    let trained = picking.reference(&chosen.original.path)?;
+    let reference = picking.reference(&chosen.original.path)?;
+    let model = reference.about().model.as_ref();
+    let trained = model.and_then(|model| model.context_length);
     let shorter = trained.map_or(DEFAULT_CONTEXT, |n| DEFAULT_CONTEXT.min(n.max(1)));
     let wishes = Wishes {
         context: settings.context.unwrap_or(shorter),
         limits,
         is_original: chosen.original.precision.is_float(),
     };
-    picking.measure(chosen, wishes)
+    picking.measure(chosen, &reference, wishes)
 }
 
 /// What every step of a pick needs.
@@ -166,9 +168,8 @@ impl Picking<'_> {
         }
     }
 
-    /// Writes the reference, unless it is whole: loads the original, and may remove it afterwards. Returns the
-    /// tokens of the context that the original was trained on.
-    fn reference(&self, original: &Path) -> Result<Option<u64>> {
+    /// Writes the reference, unless it is whole, and opens it. Loads the original, and may remove it afterwards.
+    fn reference(&self, original: &Path) -> Result<Reference> {
         let (path, shelf, watch) = (self.reference_path(), &*self.settings.shelf, self.watch);
         let is_resumed = self.settings.existing == Existing::Resume;
         let is_whole = is_resumed && Reference::open(&path).is_ok();
@@ -180,9 +181,7 @@ impl Picking<'_> {
             })?;
             watch.check()?;
         }
-        let reference = Reference::open(&path)?;
-        let model = reference.about().model.as_ref();
-        Ok(model.and_then(|model| model.context_length))
+        Ok(Reference::open(&path)?)
     }
 
     /// Writes the original's reference, or resumes one that was begun.
@@ -211,9 +210,8 @@ impl Picking<'_> {
     }
 
     /// The rule by which some of so many quants are not measured to the end, and says when it looks at them.
-    fn early_rule(&self, n_quants: usize, wishes: &Wishes) -> Result<EarlyRule> {
-        let reference = Reference::open(&self.reference_path())?;
-        let windows = to_share(&reference, self.run.max_rows);
+    fn early_rule(&self, n_quants: usize, reference: &Reference, wishes: &Wishes) -> EarlyRule {
+        let windows = to_share(reference, self.run.max_rows);
         let rule = EarlyRule {
             n_quants,
             n_windows: windows.map_or(0, |(n_windows, _)| n_windows as u64),
@@ -225,11 +223,11 @@ impl Picking<'_> {
             let plan = format!("after {n}, those that cannot be the pick any more");
             self.watch.event(&Event::Plan("stopping", &plan));
         }
-        Ok(rule)
+        rule
     }
 
     /// Evaluates and times each quant, and picks one of them.
-    fn measure(&self, chosen: Chosen, wishes: Wishes) -> Result<Pick> {
+    fn measure(&self, chosen: Chosen, reference: &Reference, wishes: Wishes) -> Result<Pick> {
         let settings = self.settings;
         let caches = settings
             .caches
@@ -252,7 +250,7 @@ impl Picking<'_> {
             },
             vocabulary: ComparedVocabulary::default(),
             until: None,
-            early: Some(self.early_rule(n_quants, &wishes)?),
+            early: Some(self.early_rule(n_quants, reference, &wishes)),
             measures_speed: true,
             sweep: Sweep {
                 weights: vec![self.run.model.is_dequantized],
