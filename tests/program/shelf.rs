@@ -200,6 +200,23 @@ fn a_shelf_that_is_killed_again_and_again_makes_the_same_sidecars() {
     assert!(shelf.served("tiny-Q4_K_M.gguf") <= 2 * size("q4"));
 }
 
+/// As a run leaves it that is killed between the two.
+#[test]
+fn a_model_that_was_evaluated_and_not_yet_discarded_is_discarded_by_the_next_run() {
+    let shelf = Shelf::new();
+    let session = &shelf.session;
+    let line = format!("{SHELF} --discard --resume");
+    session.ok(&line);
+    session.ok("-hf me/tiny-GGUF -r ref.gz -q --sidecar other.kls");
+    session.ok(&line);
+    assert_eq!(shelf.n_blobs(), 1, "nobody asked to discard it");
+    let blob = fs::canonicalize(session.path(&shelf.cached("tiny-Q4_K_M.gguf"))).unwrap();
+    fs::write(blob.with_extension("kl-discard"), "").unwrap();
+    session.ok(&line);
+    assert_eq!(shelf.n_blobs(), 0);
+    assert_eq!(shelf.served("tiny-Q4_K_M.gguf"), 2 * size("q4"));
+}
+
 #[test]
 fn what_is_wrong_with_a_name_is_one_line() {
     let shelf = Shelf::new();

@@ -123,6 +123,16 @@ impl Shelf {
         self.discard
     }
 
+    /// Removes what `kl` has loaded of a model, if models are removed once they are evaluated. A run that was
+    /// killed in between leaves it to the next one.
+    pub fn discard(&self, path: &Path, watch: &Watch<'_>) {
+        for (hub, part) in self.parts(path).filter(|_| self.discard) {
+            if let Err(error) = hub.discard(part) {
+                watch.note(&one_line(&error));
+            }
+        }
+    }
+
     /// Does `work` with the models at these paths, one after another: while one is used, the next ones are
     /// loaded; only the next one where they are discarded.
     pub fn evaluate<R>(
@@ -272,14 +282,9 @@ impl Arrivals<'_> {
 
     /// Removes the file that was taken last, unless the run was interrupted and may be continued.
     fn discard_used(&mut self) {
-        let used = self
-            .used
-            .take()
-            .filter(|_| self.discard && !self.watch.should_stop());
-        for (hub, part) in used.into_iter().flat_map(|path| self.shelf.parts(path)) {
-            if let Err(error) = hub.discard(part) {
-                self.watch.note(&one_line(&error));
-            }
+        let used = self.used.take().filter(|_| !self.watch.should_stop());
+        if let Some(used) = used.filter(|_| self.discard) {
+            self.shelf.discard(used, self.watch);
         }
     }
 }

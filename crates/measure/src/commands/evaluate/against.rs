@@ -166,6 +166,11 @@ impl<'e> RunAgainst<'_, 'e> {
         let mut needed_paths: Vec<&Path> =
             needed.into_iter().map(|subject| &*subject.path).collect();
         needed_paths.dedup();
+        for path in queue.subjects().map(|subject| &*subject.path) {
+            if !needed_paths.contains(&path) {
+                settings.shelf.discard(path, self.watch);
+            }
+        }
         let mut last_model: Option<Box<dyn Model + 'e>> = None;
         let report = settings
             .shelf

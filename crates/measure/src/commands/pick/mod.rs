@@ -174,7 +174,9 @@ impl Picking<'_> {
         let is_resumed = self.settings.existing == Existing::Resume;
         let is_whole = is_resumed && Reference::open(&path).is_ok();
         // Where the original is at hand, `write` checks that the reference is of it and of this text.
-        if !is_whole || !shelf.awaits(original) {
+        if is_whole && shelf.awaits(original) {
+            shelf.discard(original, watch);
+        } else {
             shelf.evaluate(&[original], watch, |arrivals| {
                 arrivals.wait(original)?;
                 self.write_reference(&path, original)
