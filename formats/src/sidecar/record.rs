@@ -87,6 +87,11 @@ impl TokenRecord {
     /// The reference's model ended a greedy answer with the next token: the answer was not cut.
     pub const NEXT_ENDS_ANSWER: u32 = 16;
 
+    /// The records of each window, of records of which those of a window stand together, as in a sidecar.
+    pub fn windows(records: &[Self]) -> impl DoubleEndedIterator<Item = &[Self]> {
+        records.chunk_by(|one, next| one.window == next.window)
+    }
+
     /// True if one of the two rows is not finite, so that the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
         self.flags & (Self::REF_NOT_FINITE | Self::EVAL_NOT_FINITE) != 0

@@ -51,7 +51,7 @@ impl PromptStats {
     pub fn of_each(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Vec<Self> {
         let mut prompts = Vec::new();
         let mut start = 0;
-        for records in records.chunk_by(|a, b| a.window == b.window) {
+        for records in TokenRecord::windows(records) {
             let end = start + records.len();
             let metrics = metrics.map(|metrics| metrics.get(start..end).unwrap_or_default());
             prompts.extend(Self::of_prompt(records, metrics));

@@ -120,7 +120,7 @@ impl KldSoFar {
     /// they are.
     pub fn replay(&mut self, records: &[TokenRecord]) -> usize {
         let mut n_needed = 0;
-        for window in records.chunk_by(|one, next| one.window == next.window) {
+        for window in TokenRecord::windows(records) {
             n_needed += window.len();
             if self.push(window) {
                 break;
@@ -157,8 +157,7 @@ mod tests {
         let confidence = Confidence::default();
         for rule in [ClusterRule::Window, ClusterRule::Auto] {
             let mut running = KldSoFar::new(Some(0.0), confidence, rule);
-            let windows = records.chunk_by(|one, next| one.window == next.window);
-            for window in windows.rev() {
+            for window in TokenRecord::windows(&records).rev() {
                 running.push(window);
             }
             running.push(&[TokenRecord {

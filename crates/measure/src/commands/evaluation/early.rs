@@ -55,7 +55,7 @@ impl EarlyStop {
     /// What the first windows show of a quant; `None` if there are fewer.
     fn look(&self, header: &SidecarHeader, records: &[TokenRecord]) -> Option<Look> {
         let n = self.rule.looks_after()?;
-        let windows = records.chunk_by(|one, next| one.window == next.window);
+        let windows = TokenRecord::windows(records);
         let lengths: Vec<usize> = windows.take(n as usize).map(<[_]>::len).collect();
         if (lengths.len() as u64) < n {
             return None;

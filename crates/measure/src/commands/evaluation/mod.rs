@@ -447,9 +447,7 @@ impl Evaluation<'_> {
             None,
             &mut TokenTable::default(),
             |_, on_window| {
-                records
-                    .chunk_by(|record, next| record.window == next.window)
-                    .try_for_each(on_window)?;
+                TokenRecord::windows(records).try_for_each(on_window)?;
                 Ok(texts)
             },
         )?;

@@ -184,10 +184,8 @@ impl ClaimedSidecar {
         header.clone_from(&cut_off.header);
         let mut records = cut_off.records;
         if let Some(n_seq) = header.backend.as_ref().and_then(|backend| backend.n_seq) {
-            let lengths: Vec<usize> = records
-                .chunk_by(|record, next| record.window == next.window)
-                .map(<[TokenRecord]>::len)
-                .collect();
+            let windows = TokenRecord::windows(&records);
+            let lengths: Vec<usize> = windows.map(<[TokenRecord]>::len).collect();
             // The last may be cut.
             let n_kept = resume::windows_in_whole_calls(lengths.len().saturating_sub(1), n_seq);
             records.truncate(lengths.iter().take(n_kept).sum());
@@ -275,8 +273,7 @@ impl TokenLog {
 
     /// The number of windows so far.
     pub fn n_windows(&self) -> u64 {
-        let windows = self.records.chunk_by(|one, next| one.window == next.window);
-        windows.count() as u64
+        TokenRecord::windows(&self.records).count() as u64
     }
 
     /// The texts of its tokens, where an earlier run has finished its sidecar.

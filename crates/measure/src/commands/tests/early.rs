@@ -140,7 +140,7 @@ fn the_pick_is_seldom_stopped() {
         })
         .collect();
     quants.sort_by_key(|(header, _)| header.model.as_ref().and_then(|model| model.file_bytes));
-    let n_windows = windows(&quants[0].1).len();
+    let n_windows = TokenRecord::windows(&quants[0].1).count();
     let uppers = comparison
         .models
         .iter()
@@ -174,7 +174,7 @@ fn the_pick_is_seldom_stopped() {
             let order = shuffled(n_windows, seed);
             let early = EarlyStop::new(rule);
             for (header, records) in &in_order {
-                let windows = windows(records);
+                let windows: Vec<_> = TokenRecord::windows(records).collect();
                 let records: Vec<TokenRecord> =
                     order.iter().flat_map(|&i| windows[i].to_vec()).collect();
                 if early.why_not(header, &records).is_some() {
@@ -193,12 +193,6 @@ fn the_pick_is_seldom_stopped() {
         );
         assert!(20 * n_wrong <= n_shelves);
     }
-}
-
-fn windows(records: &[TokenRecord]) -> Vec<&[TokenRecord]> {
-    records
-        .chunk_by(|one, next| one.window == next.window)
-        .collect()
 }
 
 /// The speed of a model that reads its file once for each token.

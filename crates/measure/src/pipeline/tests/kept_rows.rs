@@ -7,7 +7,7 @@ use super::*;
 /// The windows and KLDs of an evaluation against `rows`.
 fn klds(rows: &ReferenceRows<'_>, seed: u64) -> Vec<(u32, Vec<f64>)> {
     let records = records(rows, 1, seed, 5);
-    let windows = records.chunk_by(|a, b| a.window == b.window);
+    let windows = TokenRecord::windows(&records);
     let klds = windows.map(|of| (of[0].window, of.iter().map(|record| record.kld).collect()));
     klds.collect()
 }
