@@ -11,7 +11,7 @@ use super::progress::{FileProgress, Progress};
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::settings::{ResultSettings, Stats};
-use crate::commands::{Event, Observer, one_line};
+use crate::commands::{Event, FileWork, Observer, one_line};
 use crate::report::comparison::Comparison;
 use crate::report::layout::{UNBOUNDED, View, WIDTH};
 use crate::report::{
@@ -135,21 +135,23 @@ impl Observer for Terminal<'_> {
             Event::Rows(n) => progress().iter_mut().for_each(|of| of.rows(n)),
             Event::Generated(so_far) => progress().iter_mut().for_each(|of| of.generated(so_far)),
             Event::Window { mean_kld } => progress().iter_mut().for_each(|of| of.window(mean_kld)),
-            Event::Loading {
+            Event::File {
+                work,
                 label,
                 n_bytes,
                 n_bytes_in_all,
             } => {
-                stop::begin_loading();
-                self.show_file(&format!("loading {label}"), n_bytes, n_bytes_in_all);
-            }
-            Event::Quantizing {
-                label,
-                n_bytes,
-                n_bytes_in_all,
-            } => {
-                stop::begin_without_asking();
-                self.show_file(&format!("quantizing {label}"), n_bytes, n_bytes_in_all);
+                let verb = match work {
+                    FileWork::Load => {
+                        stop::begin_loading();
+                        "loading"
+                    }
+                    FileWork::Quantize => {
+                        stop::begin_without_asking();
+                        "quantizing"
+                    }
+                };
+                self.show_file(&format!("{verb} {label}"), n_bytes, n_bytes_in_all);
             }
             Event::End => {
                 stop::end();

@@ -42,7 +42,7 @@ pub use evaluate::evaluate;
 pub use folder::{is_gguf, labels_of_namesakes, models_of_folder};
 pub use info::info;
 pub use merge::merge;
-pub use observer::{Event, Observer, Outlook, one_line};
+pub use observer::{Event, FileWork, Observer, Outlook, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use prompt_texts::prompt_texts;

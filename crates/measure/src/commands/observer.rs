@@ -65,14 +65,9 @@ pub enum Event<'e> {
     },
     /// Answers are generated: what there is of them.
     Generated(Generated),
-    /// A file is being loaded, and `n_bytes` of it are there.
-    Loading {
-        label: &'e str,
-        n_bytes: u64,
-        n_bytes_in_all: u64,
-    },
-    /// A model's file is being written, which cannot be asked to stop, and `n_bytes` of it are there.
-    Quantizing {
+    /// A file is being loaded or written, and `n_bytes` of it are there.
+    File {
+        work: FileWork,
         label: &'e str,
         n_bytes: u64,
         n_bytes_in_all: u64,
@@ -105,6 +100,15 @@ pub enum Event<'e> {
     Compared(&'e Comparison),
     /// The result so far: it grows with each model, and is worth saving each time.
     Report(&'e Report),
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileWork {
+    /// It is loaded from a hub.
+    Load,
+    /// A model is quantized into it, which cannot be asked to stop.
+    Quantize,
 }
 
 /// What a command does besides the work that begins, a run over the rows of one model.

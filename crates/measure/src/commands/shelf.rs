@@ -15,7 +15,7 @@ use kl_hub::{Hub, HubFile, HubStep, total_bytes};
 use kl_system::threads;
 
 use super::folder::stem;
-use super::observer::{Event, Observer, Watch, one_line};
+use super::observer::{Event, FileWork, Observer, Watch, one_line};
 
 /// The time between two reports of how much of a file is there.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -265,7 +265,8 @@ impl Arrivals<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let n_bytes = self.n_bytes.load(Ordering::Relaxed);
-            self.watch.event(&Event::Loading {
+            self.watch.event(&Event::File {
+                work: FileWork::Load,
                 label: &label,
                 n_bytes,
                 n_bytes_in_all,

@@ -76,8 +76,8 @@ impl Observer for Recorder {
             }
             Event::Compared(comparison) => format!("compared {}", comparison.models.len()),
             Event::Failed(error) => format!("failed {error}"),
-            Event::Quantizing { .. } => return,
-            Event::Loading { label, .. } => format!("loading {label}"),
+            // How often it comes is a matter of time.
+            Event::File { .. } => return,
             Event::Report(report) => format!("report of {}", report.models.len()),
         };
         self.heard.lock().unwrap().push(heard);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use kl_engine::{Engine, Imatrix, Quantization, file_kind};
 use kl_formats::{ImatrixIdentity, MapHeader, SensitivityMap};
-use kl_measure::commands::observer::{Event, Observer, Watch};
+use kl_measure::commands::observer::{Event, FileWork, Observer, Watch};
 use kl_measure::commands::output::{Existing, PartialFile};
 use kl_report::number::{count, count_of, part, printable};
 use kl_report::{Versions, Warning};
@@ -258,7 +258,8 @@ fn with_progress<T>(
         while has_ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let n_bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
             let label = &*label;
-            watch.event(&Event::Quantizing {
+            watch.event(&Event::File {
+                work: FileWork::Quantize,
                 label,
                 n_bytes,
                 n_bytes_in_all,
