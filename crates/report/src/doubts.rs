@@ -178,8 +178,8 @@ pub fn empty_groups<'n>(names: impl Iterator<Item = &'n String>) -> Option<Warni
 
 /// The warning about too few windows for their intervals; `unit` is the word for one.
 pub fn few_windows(clusters: &Clustering, n: u64, unit: &str) -> Option<Warning> {
-    let needed = clusters.min_windows();
-    if n == 0 || clusters.worth(n) >= needed {
+    let (needed, worth) = (clusters.min_windows(), clusters.worth_notably_less(n));
+    if n == 0 || worth.unwrap_or(n) >= needed {
         return None;
     }
     let (windows, is_block) = (count_of(n, unit), clusters.kind == ClusterKind::Block);
@@ -189,7 +189,7 @@ pub fn few_windows(clusters: &Clustering, n: u64, unit: &str) -> Option<Warning>
             "the intervals rest on {} of {windows}: they do not show how much other texts differ; use at least {needed} {unit}s, of different texts",
             n_clusters("part")
         )
-    } else if let Some(worth) = clusters.worth_notably_less(n) {
+    } else if let Some(worth) = worth {
         format!(
             "the intervals rest on {windows} that are worth {worth} of equal length, as a few long ones decide: use more, worth at least {needed}"
         )
@@ -257,6 +257,14 @@ mod tests {
              too narrow; use at least 100 windows"
         );
         assert_eq!(in_blocks(100), None);
+        // Six groups of 17 windows each, in blocks of up to 11: nobody is told to use the 100 that there are.
+        let uneven = Clustering {
+            kind: ClusterKind::Block,
+            n: 12,
+            n_effective: 11.2,
+            ..Clustering::default()
+        };
+        assert_eq!(few_windows(&uneven, 102, "window"), None);
         // One long answer among 29 short ones: (1000 + 29 * 20)^2 / (1000^2 + 29 * 20^2) = 2.47.
         let of_lengths = |lengths: &[u32]| {
             let clusters = Clustering::of_windows(lengths.iter().copied());

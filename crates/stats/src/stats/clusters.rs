@@ -97,15 +97,10 @@ impl Clustering {
         }
     }
 
-    /// The number of windows of equal length that `n_windows` in these clusters are worth, rounded up: a
-    /// text's last window is short.
-    pub fn worth(&self, n_windows: u64) -> u64 {
-        (n_windows as f64 * self.n_effective / self.n as f64).ceil() as u64
-    }
-
-    /// [`Self::worth`] if it is notably less than `n_windows`; `None` otherwise.
+    /// The number of windows of equal length that `n_windows` in these clusters are worth, rounded up, if that is
+    /// notably less; `None` otherwise.
     pub fn worth_notably_less(&self, n_windows: u64) -> Option<u64> {
-        let worth = self.worth(n_windows);
+        let worth = (n_windows as f64 * self.n_effective / self.n as f64).ceil() as u64;
         (5 * worth < 4 * n_windows).then_some(worth)
     }
 
