@@ -1,8 +1,9 @@
-//! The speed of a model in words.
+//! The speed of a model in words, and in the tables of models.
 
 use kl_formats::{Pace, Speed};
 
 use crate::number::{count_of, per_second, percent};
+use crate::table::Table;
 
 /// The part of the time that a run waits for cores from which its speed is doubtful.
 const NOTABLE_WAIT: f64 = 0.05;
@@ -33,6 +34,19 @@ pub fn speed_lines(speed: &Speed) -> Vec<String> {
         );
     }
     lines
+}
+
+impl<R> Table<R> {
+    /// Adds the columns of the speeds of a prompt and of generation, if a row has one.
+    pub fn speeds(self, speed: impl Fn(&R) -> Option<Speed>) -> Self {
+        let has_speed = self.rows().iter().any(|row| speed(row).is_some());
+        let prompt = |row: &R| Some(speed(row)?.prompt.tokens_per_s);
+        let generation = |row: &R| Some(speed(row)?.generation.tokens_per_s);
+        self.number("prompt\nt/s", prompt, per_second)
+            .shown_if(has_speed)
+            .number("gen.\nt/s", generation, per_second)
+            .shown_if(has_speed)
+    }
 }
 
 /// True if the runs of one kind differ more than those of a device that does nothing else.

@@ -76,9 +76,9 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns the number of rows.
-    pub fn n_rows(&self) -> usize {
-        self.rows.len()
+    /// The rows of which the table is made.
+    pub fn rows(&self) -> &[R] {
+        &self.rows
     }
 
     /// Adds a column of words.
@@ -152,6 +152,11 @@ impl<R> Table<R> {
         let columns = self.columns.iter_mut().skip(first);
         columns.for_each(|column| column.shown = Shown::InMarkdown);
         self
+    }
+
+    /// Shows the last column in Markdown only if `condition` is set: there lines may be longer.
+    pub fn in_markdown_if(self, condition: bool) -> Self {
+        if condition { self.in_markdown() } else { self }
     }
 
     /// Keeps the last column only if `shown` is set, and so the one before if it has that one's intervals.

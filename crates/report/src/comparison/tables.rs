@@ -14,8 +14,8 @@ use crate::identical_output::{left_out, same_up_to};
 use crate::layout::{View, WIDTH};
 use crate::names::Names;
 use crate::number::{
-    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, per_second, percent_1,
-    printable, ratio, short_kld, short_percent,
+    SizeUnit, bytes, count, count_of, fixed, or_undefined, p_value, percent_1, printable, ratio,
+    short_kld, short_percent,
 };
 use crate::set_up;
 use crate::table::Table;
@@ -131,6 +131,7 @@ impl Comparison {
         let shows_bpw = !sizes.has_caches() || self.models.iter().any(|m| m.model.bpw != first_bpw);
         let size = |m: &&ComparedModel| Some(sizes.of_model(m)? as f64 / unit.bytes);
         let times_best = |m: &&ComparedModel| Some(estimate(m.ratio_to_best?.ratio));
+        // In text, two columns make room for those of speeds.
         let has_speed = self.models.iter().any(|m| m.speed.is_some());
         let mut n_candidates = 0;
         let rank = |m: &&ComparedModel| {
@@ -150,23 +151,14 @@ impl Comparison {
             .unit(unit.symbol)
             .number("\nBPW", |m| m.model.bpw, two_decimals)
             .shown_if(shows_bpw)
+            .in_markdown_if(has_speed)
             .estimate(["mean\nKLD", interval], |m| m.mean_kld(), short_kld)
             .number("99 %\nKLD", |m| m.q99(), short_kld)
             .number("same\ntop", |m| m.same_top(), points)
             .unit("%")
             .number("PPL\nratio", |m| m.ppl_ratio(), |ratio| fixed(ratio, 4))
-            .number(
-                "prompt\nt/s",
-                |m| Some(m.speed?.prompt.tokens_per_s),
-                per_second,
-            )
-            .shown_if(has_speed)
-            .number(
-                "gen.\nt/s",
-                |m| Some(m.speed?.generation.tokens_per_s),
-                per_second,
-            )
-            .shown_if(has_speed)
+            .in_markdown_if(has_speed)
+            .speeds(|m| m.speed)
             .estimate(["times the best", ""], times_best, ratio)
             .in_markdown()
             .number("p (Holm)", |m| m.ratio_to_best?.p_holm, p_value)
@@ -284,7 +276,7 @@ impl Comparison {
         if let Some(best) = self.best().filter(|_| !to_best.is_empty()) {
             table = table.group(0, format!("as {}, the best", name(&best.label)));
         }
-        if table.n_rows() > to_best.len() {
+        if table.rows().len() > to_best.len() {
             table = table.group(to_best.len(), "as the next in size".to_owned());
         }
         table

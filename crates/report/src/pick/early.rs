@@ -57,7 +57,7 @@ impl EarlyRule {
         is_worth_it.then(|| self.n_windows.div_ceil(SHARE))
     }
 
-    /// Why a quant cannot be the pick, in words that follow its name; `None` where it can. `whole`: those that are
+    /// Why a quant cannot be the pick, in words that follow its name and a colon; `None` where it can. `whole`: those that are
     /// measured to the end. Without any, none is stopped, as one is to be left.
     pub fn why_not(&self, quant: &Look, whole: Vec<&Look>) -> Option<String> {
         if whole.is_empty() {
@@ -74,7 +74,7 @@ impl EarlyRule {
         if let (Some(max_kld), Some(lo)) = (self.max_kld, mean.lo)
             && lo > max_kld
         {
-            return Some(format!("is surely above {} nats", short_kld(max_kld)));
+            return Some(format!("surely above {} nats", short_kld(max_kld)));
         }
         if mean.value <= ROUNDING_KLD {
             return None;
@@ -172,7 +172,7 @@ mod tests {
     fn what_is_surely_above_the_limit_stops() {
         let near = quant(30.0, 100, around(0.01));
         let why = |kld, limit| rule(limit).why_not(&quant(50.0, 50, around(kld)), vec![&near]);
-        assert_eq!(why(0.2, Some(0.05)).unwrap(), "is surely above 0.0500 nats");
+        assert_eq!(why(0.2, Some(0.05)).unwrap(), "surely above 0.0500 nats");
         assert_eq!(why(0.051, Some(0.05)), None);
         assert_eq!(why(0.01, Some(0.05)), None);
         assert_eq!(why(0.2, None), None);

@@ -128,9 +128,15 @@ impl Pick {
     pub fn new(
         comparison: Comparison,
         wishes: Wishes,
-        stopped: Vec<StoppedModel>,
+        mut stopped: Vec<StoppedModel>,
         mut left_out: Vec<LeftOut>,
     ) -> Self {
+        let mean_kld = |of: &StoppedModel| {
+            of.result
+                .mean_kld()
+                .map_or(f64::INFINITY, |mean| mean.value)
+        };
+        stopped.sort_by(|a, b| mean_kld(a).total_cmp(&mean_kld(b)));
         let not_compared = comparison.not_compared.iter();
         left_out.extend(not_compared.map(|of| LeftOut::new(Path::new(&of.sidecar), &of.why)));
         let limits = wishes.limits;

@@ -38,12 +38,12 @@ fn comparison() -> Comparison {
 }
 
 fn pick(memory: Option<u64>, max_kld: Option<f64>, is_original: bool) -> Pick {
-    pick_beside(false, memory, max_kld, is_original)
+    pick_beside(&[], memory, max_kld, is_original)
 }
 
-/// The same beside a quant that `stopped` early.
+/// The same beside quants that stopped early, which have the mean KLDs of models at these places.
 fn pick_beside(
-    stopped: bool,
+    stopped: &[(&str, usize)],
     memory: Option<u64>,
     max_kld: Option<f64>,
     is_original: bool,
@@ -58,9 +58,9 @@ fn pick_beside(
         "quants/X-Q3_NEW.gguf: has a type that is too new",
     )];
     let comparison = comparison();
-    let stopped = stopped.then(|| {
-        let mut result = comparison.models[0].result.clone();
-        result.label = "X-Q2_K_S".to_owned();
+    let stopped = stopped.iter().map(|&(label, place)| {
+        let mut result = comparison.models[place].result.clone();
+        result.label = label.to_owned();
         StoppedModel {
             result,
             stopped: Interrupted {
@@ -70,7 +70,8 @@ fn pick_beside(
             },
         }
     });
-    Pick::new(comparison, wishes, Vec::from_iter(stopped), left_out)
+    let stopped = stopped.collect();
+    Pick::new(comparison, wishes, stopped, left_out)
 }
 
 #[test]
@@ -85,7 +86,8 @@ fn text_of_the_pick() {
 
 #[test]
 fn what_stopped_has_a_row_and_a_reason() {
-    let pick = pick_beside(true, Some(1_450_000), None, true);
+    let stopped = [("X-Q2_K", 1), ("X-Q2_K_S", 0)];
+    let pick = pick_beside(&stopped, Some(1_450_000), None, true);
     let text = pick.text(View::BRIEF);
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
@@ -93,9 +95,30 @@ fn what_stopped_has_a_row_and_a_reason() {
     );
     insta::assert_snapshot!(text);
     let json: serde_json::Value = serde_json::from_str(&pick.json().unwrap()).unwrap();
-    let stopped = &json["stopped"][0];
-    assert_eq!(stopped["label"], "X-Q2_K_S");
-    assert_eq!(stopped["stopped"]["n_windows"], 20);
+    let [nearer, farther] = [0, 1].map(|i| &json["stopped"][i]);
+    assert_eq!(
+        [&nearer["label"], &farther["label"]],
+        ["X-Q2_K_S", "X-Q2_K"]
+    );
+    assert_eq!(nearer["stopped"]["n_windows"], 20);
+}
+
+/// Beside speeds, text leaves out what Markdown has room for.
+#[test]
+fn a_report_shows_speeds_in_the_width_of_a_terminal() {
+    let comparison = comparison();
+    let text = comparison.text(View::BRIEF);
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert!(text.contains("t/s") && !text.contains("BPW"), "{text}");
+    let markdown = comparison.markdown(false);
+    let titles = ["BPW", "PPL ratio", "prompt t/s", "gen. t/s"];
+    assert!(
+        titles.iter().all(|title| markdown.contains(title)),
+        "{markdown}"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{LeftOut, Pick, PickedModel};
 use crate::comparison::ShownName;
 use crate::layout::{View, hanging, wrapped};
-use crate::number::{SizeUnit, bytes, count_of, fixed, per_second, printable, short_kld};
+use crate::number::{SizeUnit, bytes, count_of, fixed, printable, short_kld};
 use crate::result::ModelResult;
 use crate::table::Table;
 use crate::text::done_of_all;
@@ -49,18 +49,22 @@ impl Pick {
     /// The quants that were not measured, or not to the end, and why, under their titles.
     pub(crate) fn unmeasured(&self) -> Vec<(&'static str, Vec<LeftOut>)> {
         let unit = self.comparison.reference.unit();
-        let stopped = self.stopped.iter().map(|of| {
+        // Of one reason, they share a line.
+        let mut stopped: Vec<LeftOut> = Vec::new();
+        for of in &self.stopped {
+            let label = &of.result.label;
             let done = done_of_all(of.stopped.n_windows, of.stopped.of, unit);
             let why = of.stopped.why.as_deref().unwrap_or_default();
-            LeftOut {
-                file: of.result.label.clone(),
-                why: format!("{why}, after {done}"),
+            let why = format!("{why}, after {done}");
+            match stopped.iter_mut().find(|others| others.why == why) {
+                Some(others) => others.file += &format!(", {label}"),
+                None => stopped.push(LeftOut {
+                    file: label.clone(),
+                    why,
+                }),
             }
-        });
-        let mut lists = vec![
-            ("Stopped", stopped.collect()),
-            ("Left out", self.left_out.clone()),
-        ];
+        }
+        let mut lists = vec![("Stopped", stopped), ("Left out", self.left_out.clone())];
         lists.retain(|(_, files)| !files.is_empty());
         lists
     }
@@ -87,10 +91,7 @@ impl Pick {
         let unit = SizeUnit::for_sizes(largest.flatten().max().unwrap_or(0));
         let in_unit = |bytes: Option<u64>| Some(bytes? as f64 / unit.bytes);
         let two_decimals = |number: f64| fixed(number, 2);
-        let (has_speed, interval) = (
-            rows.iter().any(|of| of.result.speed.is_some()),
-            self.comparison.interval_title(),
-        );
+        let interval = self.comparison.interval_title();
         Table::new("", rows)
             .left("\nmodel", |of| name(&of.result.label))
             .left("", |of| of.marks.clone())
@@ -98,18 +99,7 @@ impl Pick {
             .unit(unit.symbol)
             .number("memory\n", |of| in_unit(memory(of)), two_decimals)
             .unit(unit.symbol)
-            .number(
-                "prompt\nt/s",
-                |of| Some(of.result.speed?.prompt.tokens_per_s),
-                per_second,
-            )
-            .shown_if(has_speed)
-            .number(
-                "gen.\nt/s",
-                |of| Some(of.result.speed?.generation.tokens_per_s),
-                per_second,
-            )
-            .shown_if(has_speed)
+            .speeds(|of| of.result.speed)
             .estimate(
                 ["mean\nKLD", &interval],
                 |of| of.result.mean_kld(),
