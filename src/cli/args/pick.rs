@@ -16,8 +16,8 @@ use crate::stats::Confidence;
 
 /// Pick the quant to run, of a repository, a folder or some files
 ///
-/// Measures each against the original on its own answers to prompts that come with kl, times it, and says
-/// which one to run: of those that fit the memory, none is nearer to the original by more than chance, and of
+/// Measures how far each is from the original, on the original's answers to prompts that come with kl, times it, and
+/// says which one to run: of those that fit the memory, none is nearer to the original by more than chance, and of
 /// those that are as near, it is the fastest.
 #[derive(clap::Args, Debug)]
 #[command(override_usage = "kl pick hf:USER/REPO|FOLDER|MODEL...")]
