@@ -47,8 +47,9 @@ impl Warning {
     /// The warning for a file whose rows are stored in these forms, if it deserves one.
     pub fn of_forms(forms: RowForms) -> Option<Self> {
         let (n_exact, rows) = (forms.exact, count_of(forms.total, "row"));
+        let verb = if n_exact == 1 { "is" } else { "are" };
         let message = format!(
-            "{n_exact} of {rows} are stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small"
+            "{n_exact} of {rows} {verb} stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small"
         );
         (n_exact > 0).then(|| Self::new("exact_rows", message))
     }

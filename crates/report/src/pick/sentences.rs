@@ -161,8 +161,9 @@ impl Pick {
             } else {
                 ""
             };
+            let verb = if n_windows == 1 { "does" } else { "do" };
             sentences.push(format!(
-                "{windows} do not decide which of {names} is nearest{more}."
+                "{windows} {verb} not decide which of {names} is nearest{more}."
             ));
         }
         let equals = choice.fast.iter().filter(|&&place| place != choice.place);

@@ -137,6 +137,22 @@ fn each_outcome_has_its_sentences() {
 }
 
 #[test]
+fn one_window_does_not_decide() {
+    let mut comparison = comparison();
+    for model in &mut comparison.models {
+        model.result.summary.n_windows = 1;
+    }
+    let wishes = Wishes {
+        context: 8192,
+        limits: Limits::default(),
+        is_original: true,
+    };
+    let pick = Pick::new(comparison, wishes, Vec::new(), Vec::new());
+    let said = pick.sentences().join("\n");
+    assert!(said.contains("1 window does not decide which of"), "{said}");
+}
+
+#[test]
 fn the_json_and_the_csv_say_what_the_text_says() {
     let pick = pick(Some(1_450_000), None, true);
     crate::testing::schema::check::<Pick>(&pick.json().unwrap());
