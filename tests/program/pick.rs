@@ -1,7 +1,7 @@
 //! `kl pick`: of a folder, of a repository with names as publishers give them, cut off and continued.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,34 @@ fn shelf() -> Session {
 
 fn picked(json: &Value) -> &str {
     json["pick"]["label"].as_str().unwrap_or_default()
+}
+
+/// A folder as downloads leave it.
+#[test]
+fn what_cannot_be_read_is_left_out_and_the_others_go_on() {
+    let session = shelf();
+    let in_folder = |name: &str| session.path(&format!("quants/{name}"));
+    let whole = fs::read(in_folder("tiny-Q4_K_M.gguf")).unwrap();
+    fs::write(in_folder("tiny-Q4_0.gguf"), &whole[..whole.len() / 2]).unwrap();
+    fs::write(in_folder("tiny-Q4_1.gguf"), "not here yet").unwrap();
+    fs::write(in_folder("tiny-Q5_0.gguf"), "").unwrap();
+    fs::create_dir(in_folder("tiny-Q6_K.gguf")).unwrap();
+    std::os::unix::fs::symlink("/none", in_folder("tiny-Q5_1.gguf")).unwrap();
+    let json = session.json(&format!("pick quants {TEXT}"));
+    assert_eq!(labels(&json), ["tiny-Q8_0", "tiny-Q4_K_M", "tiny-Q2_K"]);
+    let left_out = json["left_out"].as_array().unwrap().iter();
+    let left_out: BTreeMap<_, _> = left_out
+        .map(|of| (of["file"].as_str().unwrap(), of["why"].as_str().unwrap()))
+        .collect();
+    for (name, why) in [
+        ("tiny-Q4_0.gguf", "incomplete at byte"),
+        ("tiny-Q4_1.gguf", "not a GGUF model"),
+        ("tiny-Q5_0.gguf", "it has 0 bytes"),
+        ("tiny-Q5_1.gguf", "cannot be read"),
+    ] {
+        assert!(left_out[name].contains(why), "{left_out:?}");
+    }
+    assert_eq!(left_out.len(), 4);
 }
 
 #[test]

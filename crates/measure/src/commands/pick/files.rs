@@ -64,6 +64,11 @@ impl Candidates {
             let models = repository.quants_or_all(patterns)?;
             let first_of = |parts: Vec<HubFile>| Some(path.join(&parts.first()?.path));
             for model in models.into_iter().filter_map(first_of) {
+                // Such as a link to nothing.
+                if let Err(error) = fs::metadata(&model) {
+                    left_out.push(LeftOut::new(&model, &format!("cannot be read: {error}")));
+                    continue;
+                }
                 let header = gguf::read(&model).ok();
                 match header.and_then(|header| header.not_a_model()) {
                     Some(kind) => {
