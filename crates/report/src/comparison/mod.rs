@@ -40,6 +40,7 @@ const NOISE_MULTIPLE: f64 = 2.0;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthToken};
+pub(crate) use sentence::same_kld;
 pub use sizes::Sizes;
 
 pub(super) use tables::ShownName;

@@ -209,9 +209,7 @@ impl Ranked<'_> {
                 return None;
             }
             let names = self.names([first].into_iter().chain(copies));
-            Some(format!(
-                "{names} have the same KLD at every token, as copies of one file do."
-            ))
+            Some(same_kld(&names))
         })
     }
 
@@ -339,6 +337,11 @@ impl Ranked<'_> {
             "{best_share} greedy answers are the original's {up_to}{farthest_share}."
         ))
     }
+}
+
+/// Says that the models of these names are equal.
+pub fn same_kld(names: &str) -> String {
+    format!("{names} have the same KLD at every token, as copies of one file do.")
 }
 
 /// A ratio with its interval: `2.00 [1.80, 2.22]`.

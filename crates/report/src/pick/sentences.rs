@@ -1,10 +1,13 @@
 //! Why it is this quant, in a few plain sentences.
 
+use std::collections::BTreeSet;
+
 use kl_formats::Pace;
 use kl_stats::stats::{MIN_WINDOWS_TO_PLAN, Ratio};
 
 use super::rule::{Choice, NoPick};
 use super::{Pick, PickedModel};
+use crate::comparison::same_kld;
 use crate::layout::{WIDTH, list};
 use crate::number::{bytes, count_of, printable, ratio, short_kld, short_percent};
 use crate::speed::{is_uneven, was_busy};
@@ -47,11 +50,13 @@ impl Pick {
             (self.name(choice.place), self.original(), self.that_fit());
         let max_kld = self.max_kld.map(short_kld);
         let why = match (max_kld, choice.near.len()) {
-            _ if self.fitting().count() == 1 => {
-                format!(
-                    "it is the only quant {}.",
-                    self.that("fits", "was measured")
-                )
+            // Those that stopped were found to be farther.
+            _ if self.fitting().count() == 1 && self.stopped.is_empty() => {
+                let fits = match self.models.len() {
+                    1 => "was measured, and fits",
+                    _ => "fits",
+                };
+                format!("it is the only quant {}.", self.that(fits, "was measured"))
             }
             (Some(max_kld), 1) => format!(
                 "of the quants {that_fit}, it alone is surely nearer to {original} than {max_kld} nats."
@@ -146,6 +151,18 @@ impl Pick {
         }
     }
 
+    /// Those of some models that have the KLDs of this one, which is the first of them in the table.
+    fn copies_of(&self, first: usize, places: &[usize]) -> Vec<usize> {
+        let of = |place: usize| self.models.get(place).map(|of| &of.model);
+        let label = of(first).map(|first| &first.label);
+        let is_copy = |place: usize| {
+            let same_as = of(place).and_then(|copy| copy.same_as.as_ref());
+            same_as.is_some() && same_as == label
+        };
+        let places = places.iter().copied();
+        places.filter(|&place| is_copy(place)).collect()
+    }
+
     /// What the evidence does not decide.
     pub(super) fn undecided_between(&self, choice: &Choice) -> Vec<String> {
         let mut sentences = Vec::new();
@@ -153,8 +170,20 @@ impl Pick {
             .models
             .get(choice.place)
             .map_or(0, |of| of.model.summary.n_windows);
-        if self.max_kld.is_none() && choice.near.len() > 1 {
-            let names = list(choice.near.iter().map(|&place| self.name(place)).collect());
+        let mut copies = BTreeSet::new();
+        for &first in &choice.near {
+            let own = self.copies_of(first, &choice.near);
+            if !own.is_empty() {
+                let all = [first].into_iter().chain(own.iter().copied());
+                let names = list(all.map(|place| self.name(place)).collect());
+                sentences.push(same_kld(&names));
+            }
+            copies.extend(own);
+        }
+        let near = choice.near.iter().filter(|place| !copies.contains(place));
+        let near: Vec<String> = near.map(|&place| self.name(place)).collect();
+        if self.max_kld.is_none() && near.len() > 1 {
+            let names = list(near);
             let windows = count_of(n_windows, self.reference.unit());
             let more = if n_windows < MIN_WINDOWS_TO_PLAN {
                 ": more text may"
@@ -167,6 +196,7 @@ impl Pick {
             ));
         }
         let equals = choice.fast.iter().filter(|&&place| place != choice.place);
+        let equals = equals.filter(|place| !copies.contains(place));
         let equals: Vec<String> = equals.map(|&place| self.name(place)).collect();
         if self.generation(choice.place).is_none() {
             sentences.push("Speeds were not measured, so they do not count.".to_owned());
@@ -201,7 +231,7 @@ impl Pick {
         }
         let reference = self.original();
         Some(format!(
-            "KLDs are distances from {reference}, the largest quant at hand: what it lost itself, all others may have lost too, and that does not show. Give the f16 or bf16 with --original or --ref-hf for the truth."
+            "KLDs are distances from {reference}, a quant itself: what it lost, all others may have lost too, and that does not show. Give the f16 or bf16 with --original or --ref-hf for the truth."
         ))
     }
 }

@@ -136,20 +136,47 @@ fn each_outcome_has_its_sentences() {
     insta::assert_snapshot!(Vec::from_iter(sentences).join("\n\n"));
 }
 
-#[test]
-fn one_window_does_not_decide() {
+/// The sentences of a pick of these models, whatever their memory.
+fn sentences_of(change: impl FnOnce(&mut Vec<ComparedModel>)) -> String {
     let mut comparison = comparison();
-    for model in &mut comparison.models {
-        model.result.summary.n_windows = 1;
-    }
+    change(&mut comparison.models);
     let wishes = Wishes {
         context: 8192,
         limits: Limits::default(),
         is_original: true,
     };
     let pick = Pick::new(comparison, wishes, Vec::new(), Vec::new());
-    let said = pick.sentences().join("\n");
-    assert!(said.contains("1 window does not decide which of"), "{said}");
+    pick.sentences().join("\n")
+}
+
+#[test]
+fn one_window_does_not_decide() {
+    let said = sentences_of(|models| {
+        let summaries = models.iter_mut().map(|model| &mut model.result.summary);
+        summaries.for_each(|summary| summary.n_windows = 1);
+    });
+    let expected = "1 window does not decide which of tiny-q4_K_M and tiny-iq4_xs is nearest";
+    assert!(said.contains(expected), "{said}");
+}
+
+/// More text would show no difference.
+#[test]
+fn copies_are_named_as_such() {
+    for [first, copy] in [[1, 2], [2, 1]] {
+        let said = sentences_of(|models| {
+            models[copy].same_as = Some(models[first].label.clone());
+        });
+        let expected = "have the same KLD at every token, as copies of one file do.";
+        assert!(said.contains(expected), "{said}");
+        assert!(!said.contains("decide"), "{said}");
+    }
+}
+
+#[test]
+fn one_model_is_the_only_one_that_was_measured() {
+    let said = sentences_of(|models| models.truncate(2));
+    let expected = "it is the only quant that was measured.";
+    assert!(said.contains(expected), "{said}");
 }
 
 #[test]
