@@ -44,7 +44,11 @@ fn what_cannot_be_read_is_left_out_and_the_others_go_on() {
     fs::write(in_folder("tiny-Q5_0.gguf"), "").unwrap();
     fs::create_dir(in_folder("tiny-Q6_K.gguf")).unwrap();
     std::os::unix::fs::symlink("/none", in_folder("tiny-Q5_1.gguf")).unwrap();
-    let json = session.json(&format!("pick quants {TEXT}"));
+    // What is there twice is measured once.
+    let line = format!("pick quants quants/tiny-Q2_K.gguf {TEXT} --json pick.json");
+    let run = session.ok(&line);
+    assert!(run.stderr.contains(" 6 quants, "), "{}", run.stderr);
+    let json = session.read_json("pick.json");
     assert_eq!(labels(&json), ["tiny-Q8_0", "tiny-Q4_K_M", "tiny-Q2_K"]);
     let left_out = json["left_out"].as_array().unwrap().iter();
     let left_out: BTreeMap<_, _> = left_out

@@ -1,5 +1,6 @@
 //! The files of a pick: which are quants, which one is the original, and which are neither.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -79,6 +80,8 @@ impl Candidates {
             }
             in_folder = in_folder.or(repository.original()?.and_then(first_of));
         }
+        let mut known = BTreeSet::new();
+        quants.retain(|path| known.insert(path.clone()));
         Ok(Self {
             quants,
             original: original.or(in_folder),
