@@ -150,8 +150,8 @@ impl Comparison {
             .number(format!("{}\n", sizes.word()), size, two_decimals)
             .unit(unit.symbol)
             .number("\nBPW", |m| m.model.bpw, two_decimals)
-            .shown_if(shows_bpw)
             .in_markdown_if(has_speed)
+            .shown_if(shows_bpw)
             .estimate(["mean\nKLD", interval], |m| m.mean_kld(), short_kld)
             .number("99 %\nKLD", |m| m.q99(), short_kld)
             .number("same\ntop", |m| m.same_top(), points)
@@ -723,6 +723,25 @@ mod tests {
                 .text(FULL)
                 .contains("Set-up, where models differ")
         );
+    }
+
+    #[test]
+    fn runs_that_were_timed_keep_their_sizes() {
+        let mut comparison = swept();
+        let pace = kl_formats::Pace {
+            n_tokens: 64,
+            tokens_per_s: 20.0,
+            lo: 19.0,
+            hi: 21.0,
+        };
+        comparison.models[0].result.speed = Some(kl_formats::Speed {
+            prompt: pace,
+            generation: pace,
+            waited: None,
+        });
+        let table = comparison.models_table(&str::to_owned).rows_text();
+        assert!(table.contains(comparison.sizes().word()), "{table}");
+        assert!(table.contains("t/s"), "{table}");
     }
 
     #[test]
