@@ -231,7 +231,7 @@ impl Pick {
         }
         let reference = self.original();
         Some(format!(
-            "KLDs are distances from {reference}, a quant itself: what it lost, all others may have lost too, and that does not show. Give the f16 or bf16 with --original or --ref-hf for the truth."
+            "KLDs are distances from {reference}, which is a quant: what it lost itself, all others may have lost too, and that does not show. Give the f16 or bf16 with --original or --ref-hf for the truth."
         ))
     }
 }
