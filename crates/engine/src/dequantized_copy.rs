@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// The path is no proof: once the file is closed, another thread may open its own by the same number.
+    /// Opening the path again would prove nothing: once the file is closed, another thread may get its descriptor.
     #[test]
     fn a_copy_can_be_opened_by_its_path_and_goes() {
         let copy = TemporaryCopy::create().unwrap();

@@ -219,8 +219,13 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
         .map(|(n, why)| format!("{} {why}", count_of(*n, "token")))
         .collect();
     let n: u64 = reasons.iter().map(|(n, _)| n).sum();
-    let verb = if n == 1 { "is" } else { "are" };
+    let verb = is_or_are(n);
     format!("{} {verb}", tokens.join(" and ").trim_end())
+}
+
+/// The verb for so many things.
+pub fn is_or_are(n: u64) -> &'static str {
+    if n == 1 { "is" } else { "are" }
 }
 
 /// A text with its first letter as a capital.

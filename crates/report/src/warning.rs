@@ -5,7 +5,7 @@ use std::fmt;
 use kl_formats::RowForms;
 use serde::Serialize;
 
-use super::number::count_of;
+use super::number::{count_of, is_or_are};
 use crate::device_time::DeviceTime;
 
 /// Something to know before you trust the numbers. It is described where it is noticed.
@@ -47,7 +47,7 @@ impl Warning {
     /// The warning for a file whose rows are stored in these forms, if it deserves one.
     pub fn of_forms(forms: RowForms) -> Option<Self> {
         let (n_exact, rows) = (forms.exact, count_of(forms.total, "row"));
-        let verb = if n_exact == 1 { "is" } else { "are" };
+        let verb = is_or_are(n_exact);
         let message = format!(
             "{n_exact} of {rows} {verb} stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small"
         );

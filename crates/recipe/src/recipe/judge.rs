@@ -141,10 +141,8 @@ impl<'j> Judge<'j> {
             }
             second_round = Some(round);
         }
-        let n_tokens = usable_klds(&records)
-            .iter()
-            .filter(|kld| kld.is_finite())
-            .count() as u64;
+        let klds = records.iter().map(usable_kld);
+        let n_tokens = klds.filter(|kld| kld.is_finite()).count() as u64;
         let n_counted = records.iter().filter(|record| is_counted(record)).count() as u64;
         let excluded = ExcludedTokens::of_records(&records);
         let watch = self.bench.watch;

@@ -7,7 +7,7 @@ use super::{ComparedModel, Comparison, ROUNDING_KLD};
 use crate::identical_output::same_up_to;
 use crate::layout::list;
 use crate::number::{
-    bytes, count, percent_1, printable, ratio, short_kld, short_percent, with_ends,
+    bytes, count, is_or_are, percent_1, printable, ratio, short_kld, short_percent, with_ends,
 };
 
 /// The ratio to its loss elsewhere that a model must reach in a span, compared with the best, for a
@@ -143,7 +143,7 @@ impl Ranked<'_> {
                 .models()
                 .filter(|model| comparison.is_noise(model))
                 .collect();
-            let verb = if equals.len() == 1 { "is" } else { "are" };
+            let verb = is_or_are(equals.len() as u64);
             let names = self.names(equals);
             let why = if comparison.noise_kld() > ROUNDING_KLD {
                 "the original, run again, is about as far from itself".to_owned()

@@ -9,7 +9,7 @@ use super::rule::{Choice, NoPick};
 use super::{Pick, PickedModel};
 use crate::comparison::same_kld;
 use crate::layout::{WIDTH, list};
-use crate::number::{bytes, count_of, printable, ratio, short_kld, short_percent};
+use crate::number::{bytes, count_of, is_or_are, printable, ratio, short_kld, short_percent};
 use crate::speed::{is_uneven, was_busy};
 
 impl Pick {
@@ -201,12 +201,10 @@ impl Pick {
         if self.generation(choice.place).is_none() {
             sentences.push("Speeds were not measured, so they do not count.".to_owned());
         } else if !equals.is_empty() {
-            let (names, are) = (
-                list(equals.clone()),
-                if equals.len() > 1 { "are" } else { "is" },
-            );
+            let verb = is_or_are(equals.len() as u64);
+            let names = list(equals);
             sentences.push(format!(
-                "{names} {are} as fast, as far as the runs show: the nearest of them is picked."
+                "{names} {verb} as fast, as far as the runs show: the nearest of them is picked."
             ));
         }
         let speeds = || self.models.iter().filter_map(|of| of.model.speed);

@@ -3,7 +3,7 @@
 use kl_formats::{Kind, TokenRecord};
 use kl_stats::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, Paired, PartNames, Run, TokenTable,
-    usable_kld,
+    usable_klds,
 };
 use serde_json::json;
 
@@ -71,10 +71,10 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     let confidence = Confidence::default();
     let clusters = sample::clusters(&records[0]);
-    let klds = |records: &[TokenRecord]| Vec::from_iter(records.iter().map(usable_kld));
     for (i, model_records) in records.iter().enumerate() {
         let estimator = clusters.estimator(&Run::from_records(model_records), confidence);
-        let [own_klds, best_klds] = [model_records, &records[0]].map(|records| klds(records));
+        let [own_klds, best_klds] =
+            [model_records, &records[0]].map(|records| usable_klds(records));
         let paired = Paired::compare(&estimator, &own_klds, &best_klds);
         let paired = paired.filter(|_| i > 0);
         let label = format!("q{i}");

@@ -8,7 +8,7 @@ use kl_report::comparison::ComparedModel;
 use kl_report::{ContextMemory, ModelInfo, ModelResult, WorstText, WorstToken};
 use kl_stats::stats::{
     ClusterKind, ClusterRule, Clusters, Confidence, KldSoFar, MostDivergent, PartNames, Point, Run,
-    TokenTable, WindowSums, usable_kld,
+    TokenTable, WindowSums, usable_kld, usable_klds,
 };
 
 use crate::commands::parts::StoredEvaluation;
@@ -185,8 +185,7 @@ impl MeasuredEvaluation {
         let (mut runs, mut windows) = (Vec::new(), WindowSums::default());
         self.stored.read(|window| {
             let window_runs = Run::from_records(window);
-            let klds = Vec::from_iter(window.iter().map(usable_kld));
-            windows.add(&window_runs, &klds);
+            windows.add(&window_runs, &usable_klds(window));
             runs.extend(window_runs);
             Ok(())
         })?;
